@@ -1,0 +1,25 @@
+"""Trimaran serves language and ranking models on hardware that its users own.
+
+``LLM`` and ``SamplingParams`` load on first use, so that importing the package (and starting the CLI) stays quick.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trimaran.base.sampling import SamplingParams
+    from trimaran.llm import LLM
+
+__version__ = "0.1.0"
+__all__ = ["LLM", "SamplingParams", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "LLM":
+        from trimaran.llm import LLM
+
+        return LLM
+    if name == "SamplingParams":
+        from trimaran.base.sampling import SamplingParams
+
+        return SamplingParams
+    raise AttributeError(f"module 'trimaran' has no attribute {name!r}")

@@ -1,0 +1,59 @@
+"""Every error that Trimaran raises for a caller or for the world outside.
+
+Bugs of ours are ``assert``; everything a user can cause is one of these. They are translated into a protocol's own
+shape at one boundary (``server/errors.py``), and the CLI prints their text without a traceback.
+"""
+
+
+class TrimaranError(Exception):
+    """Root of all errors that are not bugs."""
+
+
+class ConfigError(TrimaranError):
+    """An option, environment variable or configuration file is wrong; the text names it and says what is allowed."""
+
+
+class SourceError(TrimaranError):
+    """A model cannot be found, downloaded or verified."""
+
+
+class OfflineError(SourceError):
+    """The model is not in the cache and the network may not be used."""
+
+
+class CheckpointError(TrimaranError):
+    """A model file is damaged, has an unknown format, or a tensor is missing, left over or misshapen."""
+
+
+class UnsupportedError(TrimaranError):
+    """The request or model needs something that this executor, format or machine does not offer."""
+
+
+class RequestError(TrimaranError):
+    """A request is invalid. ``param`` names the field at fault, ``code`` is stable for programs."""
+
+    code = "invalid_value"
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+        if code is not None:
+            self.code = code
+
+
+class ContextLengthError(RequestError):
+    """The prompt, or the prompt and ``max_tokens`` together, exceed the model's context."""
+
+    code = "context_length_exceeded"
+
+
+class QueueFullError(TrimaranError):
+    """The engine has as many waiting requests as it may hold; try again after ``retry_after`` seconds."""
+
+    def __init__(self, message: str, *, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class EngineDiedError(TrimaranError):
+    """The engine process ended or stopped answering; requests in flight are lost."""

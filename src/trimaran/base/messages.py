@@ -1,0 +1,116 @@
+"""What the server and the engine process say to each other: tagged values in msgpack, never pickle.
+
+Guarantees, per request id:
+
+* ``Submit`` is answered by any number of ``Tokens`` and exactly one end: a ``Tokens`` with ``finish`` set, or a ``Failed``.
+* ``Cancel`` is idempotent and may cross an end on the wire; an unknown id is ignored. A cancelled request ends with
+  ``Tokens(finish="cancelled")`` and its pages are free again within one engine step.
+* Messages arrive in the order in which they were sent. Nothing is sent for a request after its end.
+* ``Started`` is the engine's first message; ``Beat`` follows at least every ``BEAT_SECONDS`` while the loop turns.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from trimaran.base.sampling import SamplingParams
+
+BEAT_SECONDS = 0.25
+
+FinishReason = Literal["stop", "length", "cancelled"]
+
+
+class Submit(msgspec.Struct, frozen=True, tag=True):
+    """A prompt to continue. ``sampling.n`` is 1 here: the caller fans out, the prefix cache shares the prompt."""
+
+    id: str
+    prompt: list[int]
+    sampling: SamplingParams
+    priority: int = 0  # smaller runs first
+    salt: str = ""  # prompts share cached pages only with prompts of the same salt
+
+
+class Cancel(msgspec.Struct, frozen=True, tag=True):
+    id: str
+
+
+class Stop(msgspec.Struct, frozen=True, tag=True):
+    """Finish what runs for at most ``deadline`` seconds, cancel the rest, exit."""
+
+    deadline: float
+
+
+ToEngine = Submit | Cancel | Stop
+
+
+class Token(msgspec.Struct, frozen=True, array_like=True):
+    """One generated token; ``top`` holds (id, logprob) of the most likely ones when asked for, best first."""
+
+    id: int
+    logprob: float | None = None
+    top: list[tuple[int, float]] | None = None
+
+
+class Tokens(msgspec.Struct, frozen=True, tag=True):
+    """New tokens of one request. ``stopped_by`` is the id of a stop token (EOS or ``stop_token_ids``), not among ``tokens``."""
+
+    id: str
+    tokens: list[Token]
+    finish: FinishReason | None = None
+    stopped_by: int | None = None
+    cached: int = 0  # prompt tokens that came from the prefix cache
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """The request ended in an error: ``kind`` is the class name in ``base.errors``."""
+
+    id: str
+    kind: str
+    message: str
+    param: str | None = None
+    code: str | None = None
+    retry_after: float | None = None
+
+
+class Started(msgspec.Struct, frozen=True, tag=True):
+    """The model is loaded and has produced a token."""
+
+    model: str
+    context: int
+    vocab: int
+    weight_format: str
+    kv_format: str
+    executor: str
+    isa: str
+    threads: int
+    pages: int
+    page_size: int
+    weight_bytes: int
+    kv_bytes: int
+
+
+class Beat(msgspec.Struct, frozen=True, tag=True):
+    """Counters since start (monotone) and gauges (now)."""
+
+    steps: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    generated_tokens: int = 0
+    preemptions: int = 0
+    step_seconds: float = 0.0
+    running: int = 0
+    waiting: int = 0
+    pages_free: int = 0
+    pages_cached: int = 0  # free for taking, but still findable by prefix
+    pages_total: int = 0
+
+
+FromEngine = Started | Tokens | Failed | Beat
+
+
+class ToEngineBatch(msgspec.Struct, frozen=True):
+    messages: list[ToEngine]
+
+
+class FromEngineBatch(msgspec.Struct, frozen=True):
+    messages: list[FromEngine]

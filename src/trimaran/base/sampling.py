@@ -1,0 +1,84 @@
+"""How to choose tokens: one frozen value per request, shared by the Python API, the server and the engine."""
+
+import msgspec
+
+from trimaran.base.errors import RequestError
+
+MAX_LOGPROBS = 20
+MAX_STOPS = 16
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Sampling options; names and meanings follow the OpenAI API and vLLM.
+
+    Penalties act before temperature, then ``top_k``, ``top_p`` and ``min_p`` filter in this order. ``temperature`` 0
+    is greedy. ``repetition_penalty`` looks at prompt and output, ``presence_penalty`` and ``frequency_penalty`` at the
+    output only. With ``seed`` the tokens depend on seed, prompt and model alone, never on the batch.
+
+    Raises ``RequestError`` naming the field when a value is out of range.
+    """
+
+    n: int = 1
+    max_tokens: int | None = None  # None: until the context is full
+    min_tokens: int = 0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0  # 0: off (-1 is accepted for the same)
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: dict[int, float] = {}
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    logprobs: int | None = None  # None: none; 0: the chosen token; k: and the k most likely
+
+    def __post_init__(self) -> None:
+        for name, low, high in _RANGES:
+            value = getattr(self, name)
+            if value is not None and not low <= value <= high:  # NaN fails every comparison
+                raise RequestError(f"{name} must be between {low} and {high}, not {value}", param=name)
+        if len(self.stop) > MAX_STOPS or any(not s for s in self.stop):
+            raise RequestError(f"stop takes up to {MAX_STOPS} non-empty strings", param="stop")
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise RequestError("min_tokens exceeds max_tokens", param="min_tokens")
+        for token, bias in self.logit_bias.items():
+            if token < 0 or not -100 <= bias <= 100:
+                raise RequestError("logit_bias maps token ids to values from -100 to 100", param="logit_bias")
+
+    @property
+    def greedy(self) -> bool:
+        """True when the most likely token is always taken."""
+        return self.temperature == 0
+
+    @property
+    def plain_greedy(self) -> bool:
+        """True when the arg-max of the raw logits is the answer, so that logits need not leave the executor."""
+        return (
+            self.greedy
+            and self.logprobs is None
+            and self.min_tokens == 0
+            and not self.logit_bias
+            and self.repetition_penalty == 1.0
+            and self.presence_penalty == 0.0
+            and self.frequency_penalty == 0.0
+        )
+
+
+_INT64 = 2**63 - 1
+_RANGES: tuple[tuple[str, float, float], ...] = (
+    ("n", 1, 128),
+    ("max_tokens", 1, _INT64),
+    ("min_tokens", 0, _INT64),
+    ("temperature", 0.0, 100.0),
+    ("top_p", 1e-9, 1.0),
+    ("top_k", -1, _INT64),
+    ("min_p", 0.0, 1.0),
+    ("repetition_penalty", 1e-3, 100.0),
+    ("presence_penalty", -2.0, 2.0),
+    ("frequency_penalty", -2.0, 2.0),
+    ("seed", -_INT64 - 1, _INT64),
+    ("logprobs", 0, MAX_LOGPROBS),
+)

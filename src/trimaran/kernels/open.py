@@ -1,0 +1,38 @@
+"""Executors by name; each factory imports inside, so that an unused one costs nothing."""
+
+from collections.abc import Callable, Mapping
+
+from trimaran.base.errors import ConfigError
+from trimaran.kernels.program import Program
+from trimaran.kernels.step import Executor, ExecutorOptions
+from trimaran.kernels.weights import Weight
+
+Factory = Callable[[Program, Mapping[str, Weight], ExecutorOptions], Executor]
+
+
+def _native(program: Program, weights: Mapping[str, Weight], options: ExecutorOptions) -> Executor:
+    from trimaran.kernels.native import NativeExecutor
+
+    return NativeExecutor(program, weights, options)
+
+
+def _reference(program: Program, weights: Mapping[str, Weight], options: ExecutorOptions) -> Executor:
+    from trimaran.kernels.reference import ReferenceExecutor
+
+    return ReferenceExecutor(program, weights, options)
+
+
+def _null(program: Program, weights: Mapping[str, Weight], options: ExecutorOptions) -> Executor:
+    from trimaran.kernels.null import NullExecutor
+
+    return NullExecutor(program, weights, options)
+
+
+EXECUTORS: dict[str, Factory] = {"native": _native, "reference": _reference, "null": _null}
+
+
+def open_executor(name: str, program: Program, weights: Mapping[str, Weight], options: ExecutorOptions) -> Executor:
+    """Builds the executor called ``name``; raises ``ConfigError`` on an unknown name."""
+    if name not in EXECUTORS:
+        raise ConfigError(f"unknown executor {name!r}; choose one of {', '.join(EXECUTORS)}")
+    return EXECUTORS[name](program, weights, options)

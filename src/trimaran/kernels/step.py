@@ -1,0 +1,76 @@
+"""One step as plain arrays, and the contract of everything that runs one."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from trimaran.base.formats import ActivationFormat, KVFormat
+
+Int32 = npt.NDArray[np.int32]
+Float32 = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class StepInputs:
+    """The rows of a step, grouped by sequence.
+
+    Sequence ``i`` owns rows ``starts[i]:starts[i + 1]``; its first row is at position ``contexts[i]``, and its pages are
+    ``page_table[slots[i], : ceil((contexts[i] + rows) / page_size)]``. The arrays belong to the caller and must not change
+    until the step has returned. A page may stand in several rows of the table (shared prefix), but only one sequence of a
+    step writes to a page.
+    """
+
+    tokens: Int32  # [T]
+    starts: Int32  # [S + 1]
+    contexts: Int32  # [S]
+    slots: Int32  # [S]
+    page_table: Int32  # [max sequences, max pages of a sequence], persistent; unused entries are 0, the null page
+    logits_rows: Int32  # [R] row indices, ascending
+    want_logits: bool  # False: only ``greedy`` is needed
+
+
+@dataclass(frozen=True)
+class StepOutputs:
+    """``greedy`` ``[R]`` is the arg-max (lowest id on a tie); ``logits`` ``[R, vocab]`` fp32 is valid until the next step."""
+
+    greedy: Int32
+    logits: Float32 | None
+
+
+@dataclass(frozen=True)
+class ExecutorOptions:
+    """What an executor needs beside the program and its weights."""
+
+    kv_format: KVFormat = KVFormat.BF16
+    activations: ActivationFormat = ActivationFormat.INT8  # only meets quantised weights
+    num_pages: int = 1024  # page 0 included
+    page_size: int = 16  # tokens; a multiple of 16
+    max_rows: int = 512  # most tokens of one step
+    max_sequences: int = 64  # most sequences of one step, and of logits rows
+    threads: int = 0  # 0: one per core that this process may use
+
+
+class Executor(Protocol):
+    """Runs one program over its own page memory. Not thread-safe: one caller, one step at a time.
+
+    The result of a row depends on that row's sequence alone: not on its neighbours, on how a prompt was cut into
+    chunks, or on the number of threads. Page 0 is the null page: never handed to a sequence.
+    """
+
+    name: str  # "reference", "native", "null"
+    isa: str
+    threads: int
+    num_pages: int
+    page_size: int
+    weight_bytes: int
+    kv_bytes: int
+
+    def run(self, step: StepInputs) -> StepOutputs:
+        """Writes the step's keys and values into the pages and returns tokens; raises nothing on valid inputs."""
+        ...
+
+    def close(self) -> None:
+        """Frees threads and memory; idempotent."""
+        ...
