@@ -1,0 +1,105 @@
+"""What a checkpoint holds: named tensors in the storage formats of GGUF and safetensors, as views of the file."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class StorageFormat(StrEnum):
+    """How a file stores a tensor: whole rows of blocks of ``block_size`` values that take ``block_bytes`` bytes each.
+
+    Source: ggml ``ggml-common.h`` (block structs) and the safetensors format description.
+    """
+
+    F32 = "F32"
+    F16 = "F16"
+    BF16 = "BF16"
+    Q8_0 = "Q8_0"  # f16 d, 32 x int8
+    Q4_0 = "Q4_0"  # f16 d, 16 bytes of nibbles
+    Q4_1 = "Q4_1"  # f16 d, f16 m, 16 bytes of nibbles
+    Q5_0 = "Q5_0"  # f16 d, 32 high bits, 16 bytes of nibbles
+    Q5_1 = "Q5_1"  # f16 d, f16 m, 32 high bits, 16 bytes of nibbles
+    Q4_K = "Q4_K"  # f16 d, f16 dmin, 12 bytes of 6-bit scales and minima, 128 bytes of nibbles
+    Q5_K = "Q5_K"  # as Q4_K, with 32 bytes of high bits
+    Q6_K = "Q6_K"  # 128 bytes of low nibbles, 64 of high bit pairs, 16 x int8 scales, f16 d
+
+    @property
+    def block_size(self) -> int:
+        """Values per block."""
+        return _BLOCKS[self][0]
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes per block."""
+        return _BLOCKS[self][1]
+
+    def row_bytes(self, cols: int) -> int:
+        """Bytes of a row of ``cols`` values; ``cols`` must be a multiple of ``block_size``."""
+        assert cols % self.block_size == 0, (self, cols)
+        return cols // self.block_size * self.block_bytes
+
+
+_BLOCKS: dict[StorageFormat, tuple[int, int]] = {
+    StorageFormat.F32: (1, 4),
+    StorageFormat.F16: (1, 2),
+    StorageFormat.BF16: (1, 2),
+    StorageFormat.Q8_0: (32, 34),
+    StorageFormat.Q4_0: (32, 18),
+    StorageFormat.Q4_1: (32, 20),
+    StorageFormat.Q5_0: (32, 22),
+    StorageFormat.Q5_1: (32, 24),
+    StorageFormat.Q4_K: (256, 144),
+    StorageFormat.Q5_K: (256, 176),
+    StorageFormat.Q6_K: (256, 210),
+}
+
+
+@dataclass(frozen=True)
+class TensorSpan:
+    """Where a tensor lies: ``offset`` bytes into file number ``file`` of its checkpoint. ``shape`` is in torch order.
+
+    A tensor is a sequence of rows; a scalar is one row of one value.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    fmt: StorageFormat
+    file: int
+    offset: int
+
+    @property
+    def rows(self) -> int:
+        """Product of all dimensions but the last."""
+        return prod(self.shape[:-1])
+
+    @property
+    def row_bytes(self) -> int:
+        return self.fmt.row_bytes(self.shape[-1] if self.shape else 1)
+
+    @property
+    def size(self) -> int:
+        """Bytes in the file."""
+        return self.rows * self.row_bytes
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.size
+
+
+@dataclass(frozen=True)
+class CheckpointTensor:
+    """A tensor of a checkpoint. ``shape`` is in torch order (rows first, a row's values last).
+
+    ``data`` is a read-only view ``[rows, row_bytes]`` of the mapped file with ``rows`` = the product of all dimensions
+    but the last. It need not be aligned to the size of a value, and it keeps the mapping alive while it is held.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    fmt: StorageFormat
+    data: Bytes
