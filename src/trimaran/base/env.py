@@ -1,0 +1,62 @@
+"""Every environment variable that Trimaran reads, in one place.
+
+Beside these, each option of a command can be set as ``TRIMARAN_<OPTION>`` (``base/config.py``): ``TRIMARAN_PORT=9000`` is
+``--port 9000``. A ``TRIMARAN_*`` name that is neither is an error, so that a typing mistake never goes unnoticed.
+"""
+
+import os
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+
+from trimaran.base.errors import ConfigError
+
+PREFIX = "TRIMARAN_"
+
+VARIABLES: dict[str, str] = {
+    "TRIMARAN_HOME": "where models are kept; default: trimaran/ under the XDG cache",
+    "TRIMARAN_OFFLINE": "true: open no socket to fetch a model",
+    "TRIMARAN_ISA": "instruction set of the native executor: generic, avx2 or avx512; default: the best this machine has",
+}
+
+
+def home(environ: Mapping[str, str] = os.environ) -> Path:
+    """The directory that holds downloaded models; it need not exist yet."""
+    if chosen := environ.get("TRIMARAN_HOME"):
+        return Path(chosen).expanduser()
+    cache = environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(cache).expanduser() / "trimaran"
+
+
+def offline(environ: Mapping[str, str] = os.environ) -> bool:
+    """True when no socket may be opened to fetch a model; raises ``ConfigError`` on a value that is not a truth value."""
+    return truth("TRIMARAN_OFFLINE", environ.get("TRIMARAN_OFFLINE", "false"))
+
+
+def truth(name: str, value: str) -> bool:
+    """Reads ``true``/``false``, ``1``/``0``, ``yes``/``no`` or ``on``/``off`` in any case; raises ``ConfigError`` otherwise."""
+    lowered = value.strip().lower()
+    if lowered in ("true", "1", "yes", "on"):
+        return True
+    if lowered in ("false", "0", "no", "off"):
+        return False
+    raise ConfigError(f"{name}={value!r}: expected true or false")
+
+
+def option_variable(option: str) -> str:
+    """The variable that sets ``option``: ``max_model_len`` is ``TRIMARAN_MAX_MODEL_LEN``."""
+    return PREFIX + option.upper()
+
+
+def check_names(environ: Mapping[str, str], options: Iterable[str]) -> None:
+    """Raises ``ConfigError`` on a ``TRIMARAN_*`` variable that nothing reads, naming the nearest one that exists."""
+    known = [*VARIABLES, *map(option_variable, options)]
+    for name in environ:
+        if name.startswith(PREFIX) and name not in known:
+            raise ConfigError(f"nothing reads the environment variable {name}{nearest(name, known)}")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """``; did you mean X?`` for the closest of ``known``, or an empty string when none is close."""
+    close = get_close_matches(name, list(known), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
