@@ -1,0 +1,143 @@
+"""An executor without a model: real pages, deterministic tokens, modelled step time.
+
+The next token is a hash of the whole history *as read back through the page table*. A page that was mixed up, shared by
+two writers, or published before it was written therefore changes the output, which is what the tests of schedulers,
+servers and pools look for. It computes nothing else, so that many workers fit on two cores.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from trimaran.base.formats import CacheGroup
+from trimaran.kernels.program import Program
+from trimaran.kernels.step import ExecutorOptions, StepInputs, StepOutputs
+from trimaran.kernels.weights import Weight
+
+UInt64 = npt.NDArray[np.uint64]
+PEAK = 12.0  # the greedy token's logit; the others lie in [0, 10)
+
+
+@dataclass(frozen=True)
+class NullModel:
+    """What the null executor pretends to be.
+
+    A step takes ``step_seconds + rows * token_seconds``. With ``eos_id`` set, one answer in ``eos_one_in`` is that
+    token; otherwise every token of the vocabulary is as likely as any other.
+    """
+
+    vocab: int = 512
+    context: int = 4096
+    step_seconds: float = 0.0
+    token_seconds: float = 0.0
+    eos_id: int | None = None
+    eos_one_in: int = 32
+
+    def program(self) -> Program:
+        """A program without ops; a token's cache entry is its own id."""
+        return Program(
+            family="null",
+            ops=(),
+            weights={},
+            cache=CacheGroup(layers=1, kv_heads=1, head_dim=1),
+            vocab=self.vocab,
+            hidden=1,
+            context=self.context,
+        )
+
+
+class NullExecutor:
+    """See the module's text; the contract is that of ``Executor``, and inputs that break it are assertion errors."""
+
+    name = "null"
+    isa = "none"
+    threads = 1
+    weight_bytes = 0
+
+    def __init__(
+        self,
+        program: Program,
+        weights: Mapping[str, Weight],
+        options: ExecutorOptions,
+        model: NullModel | None = None,
+    ) -> None:
+        assert not weights, "the null executor reads no weights"
+        self.model = model or NullModel(vocab=program.vocab, context=program.context)
+        self.num_pages = options.num_pages
+        self.page_size = options.page_size
+        self._options = options
+        self._pages = np.full((options.num_pages, options.page_size), -1, np.int32)
+        self._factors = _mix(np.arange(1, program.context + 1, dtype=np.uint64)) | np.uint64(1)
+        self.kv_bytes = self._pages.nbytes
+
+    def run(self, step: StepInputs) -> StepOutputs:
+        self._check(step)
+        for i in range(len(step.slots)):
+            self._write(step, i)
+        owners = np.searchsorted(step.starts, step.logits_rows, side="right") - 1
+        hashes = [self._hash(step, int(i), int(row)) for i, row in zip(owners, step.logits_rows, strict=True)]
+        greedy = np.array([self._token(h) for h in hashes], np.int32)
+        logits = self._logits(np.array(hashes, np.uint64), greedy) if step.want_logits else None
+        if seconds := self.model.step_seconds + len(step.tokens) * self.model.token_seconds:
+            time.sleep(seconds)
+        return StepOutputs(greedy=greedy, logits=logits)
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+    def _slots(self, step: StepInputs, i: int, first: int, end: int) -> tuple[npt.NDArray[np.int64], ...]:
+        """Page and offset of sequence ``i``'s positions ``first:end``."""
+        positions = np.arange(first, end)
+        pages = step.page_table[step.slots[i], positions // self.page_size]
+        return pages, positions % self.page_size
+
+    def _write(self, step: StepInputs, i: int) -> None:
+        start, end, context = int(step.starts[i]), int(step.starts[i + 1]), int(step.contexts[i])
+        self._pages[self._slots(step, i, context, context + end - start)] = step.tokens[start:end]
+
+    def _hash(self, step: StepInputs, i: int, row: int) -> int:
+        length = int(step.contexts[i]) + row - int(step.starts[i]) + 1
+        history = self._pages[self._slots(step, i, 0, length)].astype(np.uint64)
+        total = (history + np.uint64(1)) * self._factors[:length]  # wraps, as hashes do
+        return int(_mix(total.sum(dtype=np.uint64, keepdims=True))[0])
+
+    def _token(self, value: int) -> int:
+        model = self.model
+        if model.eos_id is None:
+            return value % model.vocab
+        if value % model.eos_one_in == 0:
+            return model.eos_id
+        token = (value // model.eos_one_in) % (model.vocab - 1)
+        return token + (token >= model.eos_id)
+
+    def _logits(self, hashes: UInt64, greedy: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
+        noise = _mix(hashes[:, None] + np.arange(1, self.model.vocab + 1, dtype=np.uint64))
+        logits = ((noise >> np.uint64(40)).astype(np.float32) * np.float32(10.0 / 2**24)).astype(np.float32)
+        logits[np.arange(len(greedy)), greedy] = PEAK
+        return logits
+
+    def _check(self, step: StepInputs) -> None:
+        assert len(step.tokens) <= self._options.max_rows and len(step.slots) <= self._options.max_sequences
+        assert step.starts[0] == 0 and step.starts[-1] == len(step.tokens) and (np.diff(step.starts) > 0).all()
+        assert step.tokens.min() >= 0 and step.tokens.max() < self.model.vocab
+        assert (np.diff(step.logits_rows) > 0).all()
+        assert len(set(step.slots.tolist())) == len(step.slots), "two sequences in one row of the page table"
+        written: set[int] = set()
+        for i, slot in enumerate(step.slots):
+            context = int(step.contexts[i])
+            length = context + int(step.starts[i + 1] - step.starts[i])
+            row = step.page_table[slot, : -(-length // self.page_size)]
+            assert length <= self.model.context and (row > 0).all() and (row < self.num_pages).all()
+            mine = set(row[context // self.page_size :].tolist())
+            assert not mine & written, "two sequences of a step write to one page"
+            written |= mine
+
+
+def _mix(x: UInt64) -> UInt64:
+    """The finaliser of SplitMix64 (Steele, Lea, Flood 2014): every input bit reaches every output bit."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
