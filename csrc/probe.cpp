@@ -109,38 +109,37 @@ double dot_generic(int rounds) {
 }
 
 #if defined(__x86_64__)
+// One chain a register, 4 to 15, fed from register 0; written as assembly, for compilers keep an array of them in
+// memory.
+#define TRIMARAN_CHAIN(OP, R, N) OP " %%" R "0, %%" R "0, %%" R N "\n\t"
+#define TRIMARAN_CHAINS(OP, R)                                                                                       \
+  TRIMARAN_CHAIN(OP, R, "4")                                                                                         \
+  TRIMARAN_CHAIN(OP, R, "5") TRIMARAN_CHAIN(OP, R, "6") TRIMARAN_CHAIN(OP, R, "7") TRIMARAN_CHAIN(OP, R, "8")        \
+      TRIMARAN_CHAIN(OP, R, "9") TRIMARAN_CHAIN(OP, R, "10") TRIMARAN_CHAIN(OP, R, "11") TRIMARAN_CHAIN(OP, R, "12") \
+          TRIMARAN_CHAIN(OP, R, "13") TRIMARAN_CHAIN(OP, R, "14") TRIMARAN_CHAIN(OP, R, "15")
+#define TRIMARAN_CHAIN_LOOP(OP, R)            \
+  asm volatile("vzeroall" ::: TRIMARAN_USED); \
+  for (int r = 0; r < rounds; ++r) asm volatile(TRIMARAN_CHAINS(OP, R)::: TRIMARAN_USED)
+#define TRIMARAN_USED \
+  "xmm0", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15"
+
 __attribute__((target("avx2,fma"))) double fma_avx2(int rounds) {
-  __m256 acc[kChains], x = _mm256_set1_ps(0.5f);
-  for (auto& a : acc) a = _mm256_setzero_ps();
-  for (int r = 0; r < rounds; ++r)
-#pragma GCC unroll 12
-    for (int c = 0; c < kChains; ++c) asm volatile("vfmadd231ps %1, %1, %0" : "+x"(acc[c]) : "x"(x));
+  TRIMARAN_CHAIN_LOOP("vfmadd231ps", "ymm");
   return 2.0 * 8 * kChains * rounds;
 }
 
 __attribute__((target("avx2"))) double dot_avx2(int rounds) {  // vpmaddubsw alone: the ceiling of AVX2 without VNNI
-  __m256i x = _mm256_set1_epi8(1), y[kChains];
-  for (int r = 0; r < rounds; ++r)
-#pragma GCC unroll 12
-    for (int c = 0; c < kChains; ++c) asm volatile("vpmaddubsw %1, %1, %0" : "=x"(y[c]) : "x"(x));
+  TRIMARAN_CHAIN_LOOP("vpmaddubsw", "ymm");
   return 2.0 * 32 * kChains * rounds;
 }
 
 __attribute__((target("avx512f"))) double fma_avx512(int rounds) {
-  __m512 acc[kChains], x = _mm512_set1_ps(0.5f);
-  for (auto& a : acc) a = _mm512_setzero_ps();
-  for (int r = 0; r < rounds; ++r)
-#pragma GCC unroll 12
-    for (int c = 0; c < kChains; ++c) asm volatile("vfmadd231ps %1, %1, %0" : "+v"(acc[c]) : "v"(x));
+  TRIMARAN_CHAIN_LOOP("vfmadd231ps", "zmm");
   return 2.0 * 16 * kChains * rounds;
 }
 
 __attribute__((target("avx512f,avx512vnni"))) double dot_avx512(int rounds) {
-  __m512i acc[kChains], x = _mm512_set1_epi8(1);
-  for (auto& a : acc) a = _mm512_setzero_si512();
-  for (int r = 0; r < rounds; ++r)
-#pragma GCC unroll 12
-    for (int c = 0; c < kChains; ++c) asm volatile("vpdpbusd %1, %1, %0" : "+v"(acc[c]) : "v"(x));
+  TRIMARAN_CHAIN_LOOP("vpdpbusd", "zmm");
   return 2.0 * 64 * kChains * rounds;
 }
 #endif

@@ -1,0 +1,126 @@
+"""Golden next-token distributions, and how far an executor's logits are from them."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from trimaran.base.errors import CheckpointError
+
+Float32 = npt.NDArray[np.float32]
+Float64 = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Golden:
+    """What an independent float32 forward says of one text of N tokens; written by ``scripts/goldens.py``.
+
+    For each position the K most likely next tokens are kept and the others are one bucket, so a KL taken from this is a
+    lower bound: what is missing is the difference inside the bucket. ``bench/README.md`` holds both figures.
+    """
+
+    name: str
+    tokens: npt.NDArray[np.int32]  # [N]
+    ids: npt.NDArray[np.uint16]  # [N, K], best first
+    logprobs: Float32  # [N, K]
+    rest: Float32  # [N], log of the mass of all other tokens
+    target: Float32  # [N - 1], log-probability of the token that follows
+
+    def first(self, count: int) -> "Golden":
+        """The same text cut to its first ``count`` tokens."""
+        return Golden(
+            self.name,
+            self.tokens[:count],
+            self.ids[:count],
+            self.logprobs[:count],
+            self.rest[:count],
+            self.target[: count - 1],
+        )
+
+
+@dataclass(frozen=True)
+class Score:
+    """Distances over one text; ``kl`` is KL(golden || ours) in nats per position."""
+
+    name: str
+    tokens: int
+    mean_kl: float
+    max_kl: float
+    agreement: float  # share of positions with the same arg-max
+    disagreements: tuple[tuple[int, float], ...]  # (position, log-probability between golden's first and second)
+    golden_perplexity: float
+    perplexity: float
+    full_kl: float | None = None  # mean over the whole vocabulary, where the full golden logits are at hand
+
+    @property
+    def perplexity_ratio(self) -> float:
+        return self.perplexity / self.golden_perplexity
+
+
+def load_goldens(folder: Path, model: str) -> list[Golden]:
+    """All goldens of ``model`` in ``folder``; raises ``CheckpointError`` when there are none."""
+    paths = sorted(folder.glob(f"{model}-*.npz"))
+    if not paths:
+        raise CheckpointError(f"no golden logits {model}-*.npz in {folder}; `make goldens` writes them")
+    goldens = []
+    for path in paths:
+        with np.load(path) as arrays:
+            goldens.append(Golden(path.stem.removeprefix(f"{model}-"), **arrays))
+    return goldens
+
+
+def score(golden: Golden, chunks: Iterable[Float32], full: Float32 | None = None) -> Score:
+    """Compares logits, given as consecutive ``[rows, vocab]`` chunks of the text, with ``golden``.
+
+    ``full`` ``[N, vocab]`` are the golden logits themselves, for the KL over the whole vocabulary.
+    """
+    kl: list[Float64] = []
+    full_kl: list[Float64] = []
+    best: list[npt.NDArray[np.int64]] = []
+    target: list[Float64] = []
+    start = 0
+    for logits in chunks:
+        rows = slice(start, start := start + len(logits))
+        logprobs = log_softmax(logits)
+        kl.append(bucket_kl(golden.ids[rows], golden.logprobs[rows], golden.rest[rows], logprobs))
+        best.append(logits.argmax(axis=1))
+        following = golden.tokens[rows.start + 1 : rows.stop + 1]
+        target.append(logprobs[np.arange(len(following)), following])
+        if full is not None:
+            exact = log_softmax(full[rows])
+            full_kl.append(np.sum(np.exp(exact) * (exact - logprobs), axis=1))
+    assert start == len(golden.tokens), "as many logits as tokens"
+    differ = np.flatnonzero(np.concatenate(best) != golden.ids[:, 0])
+    margins = golden.logprobs[differ, 0] - golden.logprobs[differ, 1]
+    distances = np.concatenate(kl)
+    return Score(
+        name=golden.name,
+        tokens=start,
+        mean_kl=float(distances.mean()),
+        max_kl=float(distances.max()),
+        agreement=1 - len(differ) / start,
+        disagreements=tuple((int(at), float(margin)) for at, margin in zip(differ, margins, strict=True)),
+        golden_perplexity=float(np.exp(-golden.target.mean(dtype=np.float64))),
+        perplexity=float(np.exp(-np.concatenate(target).mean())),
+        full_kl=float(np.concatenate(full_kl).mean()) if full is not None else None,
+    )
+
+
+def bucket_kl(ids: npt.NDArray[np.uint16], logprobs: Float32, rest: Float32, ours: Float64) -> Float64:
+    """KL ``[rows]`` over the tokens ``ids`` ``[rows, K]`` and one bucket for the others, against ``ours`` ``[rows, vocab]``."""
+    kept = np.take_along_axis(ours, ids.astype(np.int64), axis=1)
+    others = ours.copy()
+    np.put_along_axis(others, ids.astype(np.int64), -np.inf, axis=1)
+    our_rest = np.log(np.exp(others).sum(axis=1))
+    p, p_rest = logprobs.astype(np.float64), rest.astype(np.float64)
+    return np.asarray((np.exp(p) * (p - kept)).sum(axis=1) + np.exp(p_rest) * (p_rest - our_rest), np.float64)
+
+
+def log_softmax(logits: Float32) -> Float64:
+    """Natural log of the softmax over the last axis, in float64."""
+    wide = logits.astype(np.float64)
+    wide -= wide.max(axis=-1, keepdims=True)
+    wide -= np.log(np.exp(wide).sum(axis=-1, keepdims=True))
+    return wide
