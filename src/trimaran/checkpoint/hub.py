@@ -1,0 +1,108 @@
+"""``hf:``: a model from the Hugging Face hub, or from a mirror that speaks its API (``HF_ENDPOINT``).
+
+Source: the hub's HTTP API: ``/api/models/REPO/revision/REV?blobs=true`` lists the files of a commit,
+``/REPO/resolve/COMMIT/FILE`` serves one.
+"""
+
+from pathlib import PurePosixPath
+from urllib.parse import quote
+
+import httpx
+import msgspec
+
+from trimaran.base.errors import SourceError
+from trimaran.checkpoint import cache
+from trimaran.checkpoint.download import Remote, demand_space, download
+from trimaran.checkpoint.environment import hub_endpoint, hub_token
+from trimaran.checkpoint.http_client import get_document, open_client
+from trimaran.checkpoint.progress import megabytes
+from trimaran.checkpoint.source_spec import HubSource, Pins
+
+_TEXT_SUFFIXES = (".json", ".jinja", ".model", ".tiktoken")  # config, tokenizer, chat template
+_TEXT_NAMES = frozenset({"merges.txt", "vocab.txt"})
+
+
+class _Lfs(msgspec.Struct, frozen=True):
+    sha256: str
+    size: int
+
+
+class HubFile(msgspec.Struct, frozen=True):
+    """A file of a repository; large ones carry their SHA-256."""
+
+    rfilename: str
+    size: int | None = None
+    lfs: _Lfs | None = None
+
+
+class _Listing(msgspec.Struct, frozen=True):
+    sha: str  # the commit
+    siblings: list[HubFile]
+
+
+def pull_hub(text: str, source: HubSource, pins: Pins) -> cache.CachedModel:
+    """Downloads the files of a model (weights, config, tokenizer, template) into the cache; raises ``SourceError``.
+
+    A branch is looked up once: the cache holds the commit that it stood for. The token goes to the hub alone, never to
+    the host that it redirects to.
+    """
+    base = f"{hub_endpoint()}/{quote(source.repo)}/resolve"
+    token = hub_token()
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    with open_client() as client:
+        listing = _list(client, source, headers)
+        chosen = [_named(listing, source)] if source.file else choose_files(source.repo, listing.siblings)
+        directory = cache.staging(text, listing.sha)
+        demand_space(directory, sum(file.size or 0 for file in chosen))
+        records = []
+        for file in chosen:
+            pinned = pins.file if source.file else None
+            sha256 = pinned or (file.lfs.sha256 if file.lfs else None)
+            url = f"{base}/{listing.sha}/{quote(file.rfilename)}"
+            remote = Remote(url, sha256, file.lfs.size if file.lfs else file.size, headers)
+            records.append(download(client, remote, directory / PurePosixPath(file.rfilename).name))
+    ggufs = [record.name for record in records if record.name.endswith(".gguf")]
+    return cache.publish(directory, text, records, main=ggufs[0] if ggufs else None, revision=listing.sha)
+
+
+def choose_files(repo: str, files: list[HubFile]) -> list[HubFile]:
+    """Which files make the model: the safetensors with their config and tokenizer, else the only GGUF file there is.
+
+    Only the top directory counts; others hold copies in other formats. Raises ``SourceError`` when nothing fits.
+    """
+    top = [file for file in files if "/" not in file.rfilename and "\\" not in file.rfilename]
+    weights = [file for file in top if file.rfilename.endswith(".safetensors")]
+    named = [file for file in weights if file.rfilename.startswith("model")]
+    if weights:  # some repositories also hold the maker's own copy, as consolidated*.safetensors
+        return (named or weights) + [file for file in top if _is_text(file.rfilename)]
+    ggufs = [file for file in top if file.rfilename.endswith(".gguf")]
+    if len(ggufs) == 1:
+        return ggufs
+    if ggufs:
+        choice = ", ".join(f"{file.rfilename} ({megabytes(file.size or 0)})" for file in ggufs)
+        raise SourceError(f"hf:{repo} holds several GGUF files; choose one with #FILE: {choice}")
+    if any(file.rfilename.endswith((".bin", ".pt", ".pth")) for file in top):
+        raise SourceError(
+            f"hf:{repo} has only pickled weights, which can run code when loaded; look for a safetensors one"
+        )
+    raise SourceError(f"hf:{repo} has no .safetensors or .gguf file in its top directory")
+
+
+def _list(client: httpx.Client, source: HubSource, headers: dict[str, str]) -> _Listing:
+    url = f"{hub_endpoint()}/api/models/{quote(source.repo)}/revision/{quote(source.revision, safe='')}?blobs=true"
+    try:
+        return msgspec.json.decode(get_document(client, url, headers).content, type=_Listing)
+    except msgspec.DecodeError as error:
+        raise SourceError(f"{hub_endpoint()} does not answer as a model hub does: {error}") from error
+
+
+def _named(listing: _Listing, source: HubSource) -> HubFile:
+    for file in listing.siblings:
+        if file.rfilename == source.file:
+            return file
+    ggufs = [file.rfilename for file in listing.siblings if file.rfilename.endswith(".gguf")]
+    raise SourceError(f"hf:{source.repo} has no file {source.file!r}; its GGUF files: {', '.join(ggufs) or 'none'}")
+
+
+def _is_text(name: str) -> bool:
+    return name.endswith(_TEXT_SUFFIXES) or name in _TEXT_NAMES

