@@ -30,11 +30,15 @@ class RopeScaling:
 
 @dataclass(frozen=True)
 class RopeSpec:
-    """Rotary embedding of the first ``dims`` dimensions of a head; pairs are (i, i + dims/2)."""
+    """Rotary embedding of the first ``dims`` dimensions of a head; pairs are (i, i + dims/2).
+
+    ``factors`` are what GGUF files carry in place of ``scaling``: frequency i is divided by ``factors[i]``.
+    """
 
     theta: float
     dims: int
     scaling: RopeScaling | None = None
+    factors: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True)

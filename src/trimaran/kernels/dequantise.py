@@ -1,0 +1,45 @@
+"""What the numbers of a ``Weight`` mean: the one reader of each canonical form. ``quant/`` writes them."""
+
+import numpy as np
+import numpy.typing as npt
+
+from trimaran.base.formats import GROUP, WeightFormat
+from trimaran.kernels.step import Float32
+from trimaran.kernels.weights import Weight
+
+
+def dequantise(weight: Weight) -> Float32:
+    """The weight as float32 of ``weight.shape``; each product and sum is rounded to float32 once."""
+    match weight.fmt:
+        case WeightFormat.FP32:
+            return np.ascontiguousarray(weight.data, np.float32).reshape(weight.shape)
+        case WeightFormat.BF16:
+            return (weight.data.astype(np.uint32) << 16).view(np.float32)
+        case WeightFormat.INT8:
+            return _by_groups(weight, weight.data)
+        case WeightFormat.INT4:
+            return _by_groups(weight, unpack_nibbles(weight.data.view(np.uint8)).astype(np.int8) - 8)
+        case WeightFormat.INT4Z:
+            return _by_groups(weight, unpack_nibbles(weight.data.view(np.uint8)))
+
+
+def unpack_nibbles(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """``[rows, cols / 2]`` packed bytes to ``[rows, cols]`` values 0 to 15."""
+    packed = data.reshape(*data.shape[:-1], -1, GROUP // 2)
+    return np.concatenate([packed & 15, packed >> 4], axis=-1).reshape(*data.shape[:-1], -1)
+
+
+def pack_nibbles(values: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """The inverse of ``unpack_nibbles``."""
+    low, high = np.split(values.reshape(*values.shape[:-1], -1, GROUP), 2, axis=-1)
+    return (low | high << 4).reshape(*values.shape[:-1], -1)
+
+
+def _by_groups(weight: Weight, integers: npt.NDArray[np.generic]) -> Float32:
+    assert weight.scale is not None, weight.name
+    groups = integers.reshape(weight.shape[0], -1, GROUP).astype(np.float32)
+    groups *= weight.scale.astype(np.float32)[..., None]
+    if weight.fmt is WeightFormat.INT4Z:
+        assert weight.minimum is not None, weight.name
+        groups += weight.minimum.astype(np.float32)[..., None]
+    return groups.reshape(weight.shape)

@@ -1,0 +1,78 @@
+"""The arithmetic of the ops as plain functions of NumPy arrays: the definition that every executor is held against.
+
+Arrays are float32 or float64 and results have the type of the first argument. A row's bits depend on that row alone.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trimaran.base.formats import GROUP
+
+Array = npt.NDArray[Any]
+
+
+def rms_norm(x: Array, weight: Array, eps: float) -> Array:
+    """``weight * x / sqrt(mean(x^2) + eps)`` of each row ``[rows, width]``."""
+    mean_square = np.mean(x * x, axis=-1, keepdims=True)
+    return weight * (x / np.sqrt(mean_square + eps))
+
+
+def linear(x: Array, weight: Array, bias: Array | None) -> Array:
+    """``x @ weight.T + bias`` for ``x`` ``[rows, in]`` and ``weight`` ``[out, in]``.
+
+    One product of the matrix with each row, because BLAS sums in another order when it is given several.
+    """
+    out = np.empty((len(x), len(weight)), x.dtype)
+    for row, result in zip(x, out, strict=True):
+        np.dot(weight, row, out=result)
+    return out if bias is None else out + bias
+
+
+def quantise_rows(x: Array) -> tuple[npt.NDArray[np.int8], Array]:
+    """int8 activations ``[rows, width]`` of ``x`` and their scales ``[rows, width / 32]``.
+
+    Per group of 32: ``scale = absmax / 127`` and ``q = round_half_even(x * (127 / absmax))``; a group of zeros has scale 0.
+    """
+    groups = x.reshape(len(x), -1, GROUP)
+    absmax = np.abs(groups).max(axis=-1)
+    inverse = np.divide(127, absmax, out=np.zeros_like(absmax), where=absmax > 0)
+    q = np.rint(groups * inverse[..., None]).astype(np.int8)
+    return q.reshape(x.shape), absmax / 127
+
+
+def through_int8(x: Array) -> Array:
+    """``x`` as a linear layer with int8 activations sees it."""
+    q, scales = quantise_rows(x)
+    return (q.reshape(*scales.shape, GROUP) * scales[..., None]).reshape(x.shape)
+
+
+def rotate(heads: Array, cos: Array, sin: Array) -> Array:
+    """Rotary embedding of ``heads`` ``[rows, heads, head_dim]`` by ``cos`` and ``sin`` ``[rows, dims / 2]``.
+
+    Pairs are (i, i + dims/2) of the first ``dims`` dimensions; the others pass through.
+    """
+    half = cos.shape[-1]
+    a, b, rest = np.split(heads, [half, 2 * half], axis=-1)
+    c, s = cos[:, None, :], sin[:, None, :]
+    return np.concatenate([a * c - b * s, b * c + a * s, rest], axis=-1)
+
+
+def attend(q: Array, keys: Array, values: Array, scale: float) -> Array:
+    """Attention of one row: ``q`` ``[heads, dim]`` over ``keys`` and ``values`` ``[tokens, kv_heads, dim]``.
+
+    Query head h reads kv head ``h // (heads // kv_heads)``. The result is ``[heads, dim]``.
+    """
+    grouped = q.reshape(keys.shape[1], -1, q.shape[-1])  # [kv_heads, group, dim]
+    scores = grouped @ keys.transpose(1, 2, 0) * scale  # [kv_heads, group, tokens]
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights /= weights.sum(axis=-1, keepdims=True)
+    return (weights @ values.transpose(1, 0, 2)).reshape(q.shape)
+
+
+def swiglu(gate_up: Array) -> Array:
+    """``silu(gate) * up`` with ``silu(x) = x / (1 + exp(-x))``, of rows ``[gate | up]``."""
+    gate, up = np.split(gate_up, 2, axis=-1)
+    with np.errstate(over="ignore"):  # exp(-x) may become infinite: silu is then 0, as it should be
+        return gate / (1 + np.exp(-gate)) * up

@@ -1,0 +1,130 @@
+"""Builds programs: each method appends one op and returns the buffer that it writes."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from trimaran.base.formats import CacheGroup
+from trimaran.kernels.program import (
+    Add,
+    Attention,
+    Buffer,
+    Embed,
+    Linear,
+    Logits,
+    Op,
+    Program,
+    RmsNorm,
+    SwiGLU,
+    TakeRows,
+    WeightSpec,
+)
+from trimaran.models.config import ModelConfig
+
+
+class LayerNames:
+    """Full weight names of one layer: ``w["mlp.down_proj"]`` is ``model.layers.3.mlp.down_proj``."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+
+    def __getitem__(self, name: str) -> str:
+        return f"{self._prefix}.{name}"
+
+
+class Builder:
+    """Collects the ops of one model and the weights they read; ``finish`` returns the program.
+
+    Every op writes a buffer of its own: a buffer has one writer, and is dead after its last reader. Executors plan
+    memory from that.
+    """
+
+    def __init__(self, cfg: ModelConfig) -> None:
+        self._cfg = cfg
+        self._ops: list[Op] = []
+        self._weights: dict[str, WeightSpec] = {}
+        self._layer: int | None = None
+        self._layers = 0
+
+    @contextmanager
+    def layer(self, index: int) -> Iterator[LayerNames]:
+        """Enters layer ``index``; attention inside it reads and writes that layer's cache. Layers come in order."""
+        assert self._layer is None, f"layer {index} inside layer {self._layer}"
+        assert index == self._layers, f"layer {index} after {self._layers} layers"
+        self._layer = index
+        yield LayerNames(f"model.layers.{index}")
+        self._layer = None
+        self._layers += 1
+
+    def embed(self, weight: str) -> Buffer:
+        """Rows of ``weight`` ``[vocab, hidden]``, one per token."""
+        self._need(weight, self._cfg.vocab, self._cfg.hidden)
+        out = self._buffer("embed", self._cfg.hidden)
+        self._ops.append(Embed(out, weight))
+        return out
+
+    def rms_norm(self, x: Buffer, weight: str) -> Buffer:
+        """``x`` with each row scaled to unit mean square, times ``weight`` ``[width]``."""
+        self._need(weight, x.width)
+        out = self._buffer("norm", x.width, x)
+        self._ops.append(RmsNorm(out, x, weight, self._cfg.norm_eps))
+        return out
+
+    def linear(self, x: Buffer, weight: str, width: int, *, bias: bool = False) -> Buffer:
+        """``x`` times ``weight`` ``[width, x.width]`` transposed, plus the vector ``weight.bias`` if ``bias``."""
+        self._need(weight, width, x.width)
+        if bias:
+            self._need(f"{weight}.bias", width)
+        out = self._buffer("linear", width, x)
+        self._ops.append(Linear(out, x, weight, f"{weight}.bias" if bias else None))
+        return out
+
+    def attention(self, qkv: Buffer) -> Buffer:
+        """Causal attention of this layer over ``qkv`` ``[q | k | v]``; the result has the width of q."""
+        cfg = self._cfg
+        assert self._layer is not None, "attention belongs to a layer"
+        assert qkv.width == cfg.q_width + 2 * cfg.kv_width, qkv
+        out = self._buffer("attention", cfg.q_width, qkv)
+        scale = cfg.head_dim**-0.5
+        self._ops.append(Attention(out, qkv, self._layer, cfg.heads, cfg.kv_heads, cfg.head_dim, scale, cfg.rope))
+        return out
+
+    def swiglu(self, gate_up: Buffer) -> Buffer:
+        """``silu(gate) * up`` of ``[gate | up]``; half as wide."""
+        assert gate_up.width % 2 == 0, gate_up
+        out = self._buffer("swiglu", gate_up.width // 2, gate_up)
+        self._ops.append(SwiGLU(out, gate_up))
+        return out
+
+    def add(self, a: Buffer, b: Buffer) -> Buffer:
+        """``a + b``."""
+        assert (a.width, a.logits_rows) == (b.width, b.logits_rows), (a, b)
+        out = self._buffer("add", a.width, a)
+        self._ops.append(Add(out, a, b))
+        return out
+
+    def take_rows(self, x: Buffer) -> Buffer:
+        """The rows of ``x`` that need logits."""
+        assert not x.logits_rows, x
+        out = Buffer(f"take_rows.{len(self._ops)}", x.width, logits_rows=True)
+        self._ops.append(TakeRows(out, x))
+        return out
+
+    def logits(self, x: Buffer) -> None:
+        """Makes ``x`` ``[logits rows, vocab]`` the step's result."""
+        assert x.logits_rows and x.width == self._cfg.vocab, x
+        self._ops.append(Logits(x))
+
+    def finish(self) -> Program:
+        """The program; asserts that it ends in logits and has every layer."""
+        cfg = self._cfg
+        assert self._ops and isinstance(self._ops[-1], Logits), "a program ends with logits"
+        assert self._layers == cfg.layers, f"{self._layers} of {cfg.layers} layers were built"
+        cache = CacheGroup(cfg.layers, cfg.kv_heads, cfg.head_dim)
+        return Program(cfg.family, tuple(self._ops), dict(self._weights), cache, cfg.vocab, cfg.hidden, cfg.context)
+
+    def _buffer(self, op: str, width: int, like: Buffer | None = None) -> Buffer:
+        return Buffer(f"{op}.{len(self._ops)}", width, logits_rows=like is not None and like.logits_rows)
+
+    def _need(self, name: str, *shape: int) -> None:
+        assert name not in self._weights, f"{name} is read twice"
+        self._weights[name] = WeightSpec(name, shape, matrix=len(shape) == 2)

@@ -1,0 +1,67 @@
+"""Reads a vendor's key-value pairs strictly: wrong types and missing keys are errors that name the key."""
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+from trimaran.base.errors import CheckpointError
+
+
+class Fields:
+    """The pairs of one file, and which of them were read. ``null`` counts as absent.
+
+    Each method raises ``CheckpointError`` when the value has another type, or is absent and there is no default.
+    """
+
+    def __init__(self, values: Mapping[str, Any], where: str) -> None:
+        self._values = values
+        self._where = where
+        self._read: set[str] = set()
+
+    def __contains__(self, key: str) -> bool:
+        return self._values.get(key) is not None
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        return int(self._required(key, self._get(key, int, "an integer"), default))
+
+    def number(self, key: str, default: float | None = None) -> float:
+        return float(self._required(key, self._get(key, (int, float), "a number"), default))
+
+    def text(self, key: str, default: str | None = None) -> str:
+        return str(self._required(key, self._get(key, str, "a string"), default))
+
+    def flag(self, key: str, default: bool | None = None) -> bool:
+        return bool(self._required(key, self._get(key, bool, "true or false"), default))
+
+    def optional_integer(self, key: str) -> int | None:
+        value = self._get(key, int, "an integer")
+        return None if value is None else int(value)
+
+    def optional_mapping(self, key: str) -> Self | None:
+        """The object under ``key`` as fields of its own."""
+        value = self._get(key, Mapping, "an object")
+        return None if value is None else type(self)(value, f"{self._where}: {key}")
+
+    def token_ids(self, key: str) -> frozenset[int]:
+        """One token id, a list of them, or none."""
+        value = self._get(key, (int, list), "a token id or a list of them")
+        ids = value if isinstance(value, list) else [] if value is None else [value]
+        if not all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in ids):
+            raise CheckpointError(f"{self._where}: {key} must hold token ids, not {value!r}")
+        return frozenset(ids)
+
+    def unread(self) -> list[str]:
+        """Keys that have a value and were not read, in file order."""
+        return [key for key in self._values if key in self and key not in self._read]
+
+    def _get(self, key: str, kind: Any, wanted: str) -> Any:
+        self._read.add(key)
+        value = self._values.get(key)
+        wrong_bool = isinstance(value, bool) and kind is not bool
+        if value is not None and (wrong_bool or not isinstance(value, kind)):
+            raise CheckpointError(f"{self._where}: {key} must be {wanted}, not {value!r}")
+        return value
+
+    def _required(self, key: str, value: Any, default: Any) -> Any:
+        if value is None and default is None:
+            raise CheckpointError(f"{self._where} has no {key}")
+        return default if value is None else value

@@ -1,0 +1,125 @@
+"""Fills a program's weights from a checkpoint: every tensor is placed, checked and, where asked, converted."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from trimaran.base.errors import CheckpointError
+from trimaran.base.formats import WeightFormat
+from trimaran.checkpoint import Checkpoint, CheckpointTensor
+from trimaran.kernels.program import Program, WeightSpec
+from trimaran.kernels.weights import Weight
+from trimaran.models.config import ModelConfig
+from trimaran.models.config_gguf import ROPE_FACTORS
+from trimaran.models.names import Part, weight_parts
+from trimaran.quant.convert import lossless, recast, to_vector, to_weight
+
+log = logging.getLogger(__name__)
+
+_TABLES = ("model.embed_tokens", "lm_head")  # matrices that int4 would hurt most
+
+
+def load_weights(
+    checkpoint: Checkpoint, cfg: ModelConfig, program: Program, weight_format: WeightFormat | None
+) -> dict[str, Weight]:
+    """The weights of ``program``, by its names.
+
+    ``weight_format`` ``None`` keeps each tensor's own grid; otherwise matrices are held in it, except that embedding and
+    output matrix are held as int8 where int4 is asked for. Vectors are fp32. Tied matrices are one object under two
+    names. Tensors that a program reads as one matrix are stacked in the first format of int4, int4z, int8, bf16, fp32
+    that is at least as fine as each of them; only int4z to int8 and integers to bf16 round, and are logged.
+
+    Raises ``CheckpointError`` naming the tensors that are missing, left over or misshapen, and ``UnsupportedError`` when
+    a matrix does not fit ``weight_format``.
+    """
+    parts = {
+        spec.name: weight_parts(spec.name, spec.shape[0], cfg, checkpoint.kind)
+        for spec in program.weights.values()
+        if not _shares_embedding(spec.name, cfg)
+    }
+    _check_names(checkpoint, cfg, [part.tensor for weight in parts.values() for part in weight])
+    place = {part.tensor: (program.weights[name], part) for name, weight in parts.items() for part in weight}
+    loaded: dict[str, Weight] = {}
+    for tensor in checkpoint.tensors():
+        if tensor.name in place:
+            loaded[tensor.name] = _load_part(tensor, *place[tensor.name], weight_format)
+    weights = {name: _stack(program.weights[name], [loaded.pop(part.tensor) for part in weight]) for name, weight in parts.items()}
+    if cfg.tied:
+        weights["lm_head"] = weights["model.embed_tokens"]
+    return weights
+
+
+def _shares_embedding(name: str, cfg: ModelConfig) -> bool:
+    return cfg.tied and name == "lm_head"
+
+
+def _check_names(checkpoint: Checkpoint, cfg: ModelConfig, wanted: Sequence[str]) -> None:
+    present = frozenset(checkpoint.names)
+    if missing := [name for name in wanted if name not in present]:
+        raise CheckpointError(f"the model has no tensor {_listed(missing)}, which the {cfg.family} family needs")
+    left = present.difference(wanted)
+    ignored = {name for name in left if _ignorable(name, cfg)}
+    if unknown := sorted(left - ignored):
+        raise CheckpointError(f"the model has tensors that the {cfg.family} family does not know: {_listed(unknown)}")
+    for name in sorted(ignored):
+        log.info("tensor %s is not needed and skipped", name)
+
+
+def _ignorable(name: str, cfg: ModelConfig) -> bool:
+    """Rope constants, which the configuration already holds, and the second copy of a tied matrix."""
+    return name == ROPE_FACTORS or name.endswith("rotary_emb.inv_freq") or (cfg.tied and name == "lm_head.weight")
+
+
+def _listed(names: Sequence[str], most: int = 5) -> str:
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+
+
+def _load_part(tensor: CheckpointTensor, spec: WeightSpec, part: Part, weight_format: WeightFormat | None) -> Weight:
+    expected = (part.rows, *spec.shape[1:])
+    if tensor.shape != expected:
+        raise CheckpointError(f"tensor {tensor.name} has shape {list(tensor.shape)}; the model's sizes ask for {list(expected)}")
+    if spec.matrix:
+        if weight_format in (WeightFormat.INT4, WeightFormat.INT4Z) and spec.name in _TABLES:
+            weight_format = WeightFormat.INT8
+        weight = to_weight(tensor, weight_format)
+    else:
+        weight = to_vector(tensor)
+    order = part.row_order()
+    return weight if order is None else _take_rows(weight, order)
+
+
+def _take_rows(weight: Weight, order: npt.NDArray[np.intp]) -> Weight:
+    scale = None if weight.scale is None else weight.scale[order]
+    minimum = None if weight.minimum is None else weight.minimum[order]
+    return replace(weight, data=weight.data[order], scale=scale, minimum=minimum)
+
+
+def _stack(spec: WeightSpec, parts: Sequence[Weight]) -> Weight:
+    fmt = max((part.fmt for part in parts), key=_FINENESS.index)
+    for part in parts:
+        if not lossless(part.fmt, fmt):
+            log.warning("%s is rounded from %s to %s, the format of the tensors beside it", part.name, part.fmt, fmt)
+    parts = [recast(part, fmt) for part in parts]
+    if len(parts) == 1:
+        return replace(parts[0], name=spec.name)
+    return Weight(
+        spec.name,
+        fmt,
+        spec.shape,
+        np.concatenate([part.data for part in parts]),
+        _concatenate([part.scale for part in parts]),
+        _concatenate([part.minimum for part in parts]),
+    )
+
+
+def _concatenate(arrays: Sequence[npt.NDArray[np.float16] | None]) -> npt.NDArray[np.float16] | None:
+    present = [array for array in arrays if array is not None]
+    assert len(present) in (0, len(arrays))
+    return np.concatenate(present) if present else None
+
+
+_FINENESS = (WeightFormat.INT4, WeightFormat.INT4Z, WeightFormat.INT8, WeightFormat.BF16, WeightFormat.FP32)
