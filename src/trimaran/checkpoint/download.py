@@ -14,7 +14,7 @@ from trimaran.base.errors import SourceError
 from trimaran.checkpoint.cache import FileRecord
 from trimaran.checkpoint.http_client import check_status, shown
 from trimaran.checkpoint.partial_file import PartialFile
-from trimaran.checkpoint.patience import TransientError, Patience
+from trimaran.checkpoint.patience import Patience, TransientError
 from trimaran.checkpoint.progress import Report, megabytes, progress
 
 WORTHWHILE = 1 << 20  # bytes that must be new for earlier failures to be forgotten

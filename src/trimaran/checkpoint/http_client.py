@@ -9,7 +9,7 @@ import httpx
 
 from trimaran.base.errors import ConfigError, SourceError
 from trimaran.checkpoint.environment import certificates
-from trimaran.checkpoint.patience import TransientError, Patience
+from trimaran.checkpoint.patience import Patience, TransientError
 
 TIMEOUT = httpx.Timeout(30.0, connect=10.0)  # seconds; each read waits at most this long for its next bytes
 MAX_REDIRECTS = 10
