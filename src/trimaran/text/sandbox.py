@@ -1,0 +1,117 @@
+"""The Jinja environment in which a model's chat template runs: what Hugging Face templates expect, and limits.
+
+A template comes with the weights, so it is somebody's code: it runs in Jinja's sandbox (no attributes that lead out,
+no changes to what it is given), for a bounded time, to a bounded size.
+"""
+
+import json
+import time
+from contextvars import ContextVar
+from datetime import datetime
+from typing import Any, NoReturn
+
+from jinja2 import Template, TemplateError, nodes
+from jinja2.exceptions import SecurityError
+from jinja2.ext import Extension, LoopControlExtension
+from jinja2.parser import Parser
+from jinja2.runtime import Context
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+MAX_SECONDS = 5.0
+MAX_CHARACTERS = 1 << 24  # of output, and of any string or list that a template multiplies
+MAX_BITS = 1 << 10  # of numbers that a template raises to a power
+
+_deadline: ContextVar[float] = ContextVar("deadline")
+
+
+class TemplateRefusal(TemplateError):
+    """The template called ``raise_exception``, or reached a limit: the text is meant for who sent the conversation."""
+
+
+class ChatEnvironment(ImmutableSandboxedEnvironment):
+    """Jinja as ``apply_chat_template`` in transformers sets it up."""
+
+    intercepted_binops = frozenset({"*", "**"})
+
+    def __init__(self) -> None:
+        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[LoopControlExtension, _GenerationBlock])
+        self.filters["tojson"] = _tojson
+        self.globals["raise_exception"] = _raise_exception
+        self.globals["strftime_now"] = _strftime_now
+
+    def call(self, context: Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+        _check_time()
+        return super().call(context, function, *args, **kwargs)
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        _check_time()
+        return super().getattr(obj, attribute)
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        _check_time()
+        return super().getitem(obj, argument)
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        """Multiplication and powers, as long as the result stays small."""
+        _check_time()
+        if operator == "**" and _bits(left) * abs(right) > MAX_BITS:
+            raise SecurityError("the power is too large")
+        for sequence, times in ((left, right), (right, left)):
+            if operator == "*" and isinstance(sequence, str | list | tuple) and len(sequence) * times > MAX_CHARACTERS:
+                raise SecurityError("the repeated text is too long")
+        return super().call_binop(context, operator, left, right)
+
+
+def run_template(template: Template, variables: dict[str, Any]) -> str:
+    """The template's output; raises ``TemplateRefusal`` past a limit, and whatever else the template's code raises."""
+    reset = _deadline.set(time.monotonic() + MAX_SECONDS)
+    try:
+        parts: list[str] = []
+        size = 0
+        for part in template.generate(variables):
+            _check_time()
+            size += len(part)
+            if size > MAX_CHARACTERS:
+                raise TemplateRefusal(f"the conversation is rendered to more than {MAX_CHARACTERS} characters")
+            parts.append(part)
+        return "".join(parts)
+    finally:
+        _deadline.reset(reset)
+
+
+def _check_time() -> None:
+    if time.monotonic() > _deadline.get():
+        raise TemplateRefusal(f"rendering the conversation takes more than {MAX_SECONDS:g} seconds")
+
+
+def _bits(number: Any) -> float:
+    return number.bit_length() if isinstance(number, int) else 1
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    # Jinja's own filter escapes <, > and & for HTML.
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise TemplateRefusal(message)
+
+
+def _strftime_now(layout: str) -> str:
+    return datetime.now().strftime(layout)
+
+
+class _GenerationBlock(Extension):
+    """``{% generation %}`` marks what the assistant wrote, for training; here it is only its body."""
+
+    tags = {"generation"}  # noqa: RUF012  (the base class declares a plain set)
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return list(parser.parse_statements(("name:endgeneration",), drop_needle=True))

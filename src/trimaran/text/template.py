@@ -1,0 +1,114 @@
+"""Chat templates, rendered to token ids so that only the template can write control tokens.
+
+Control tokens are found in the rendered text, but not in what a user wrote: before rendering, every control token in a
+message, tool or argument is broken up with a character that occurs nowhere else; afterwards the character is taken out
+of the text between the control tokens. A user who types ``<|im_end|>`` gets the text "<|im_end|>".
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from jinja2 import Template, TemplateSyntaxError, meta
+
+from trimaran.base.errors import CheckpointError, RequestError
+from trimaran.checkpoint.checkpoint import Checkpoint
+from trimaran.text.chat_messages import check_messages
+from trimaran.text.sandbox import ChatEnvironment, TemplateRefusal, run_template
+from trimaran.text.template_source import find_sources
+from trimaran.text.tokenizer import Tokenizer
+
+LAST_MARK = 0x10FFFD  # marks are taken from here downwards: private use, no letter, not white space
+
+
+class ChatTemplate:
+    """A model's chat template. Safe to use from several threads."""
+
+    def __init__(self, sources: Mapping[str, str], tokenizer: Tokenizer) -> None:
+        """``sources``: Jinja by name, ``default`` and perhaps ``tool_use``. Raises ``CheckpointError`` on bad Jinja."""
+        self._tokenizer = tokenizer
+        self._templates = {name: _compile(source) for name, source in sources.items()}
+
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], /, *, add_generation_prompt: bool = True, **kwargs: Any
+    ) -> list[int]:
+        """Token ids of a conversation; ``kwargs`` (``tools``, ``enable_thinking``, …) go to the template.
+
+        Raises ``RequestError`` when a message is malformed, the template refuses the conversation (with the template's
+        own words), or does not read one of ``kwargs``, which would be dropped in silence.
+        """
+        if "default" not in self._templates:
+            raise RequestError(
+                "the model has no chat template; send a prompt to /v1/completions (LLM.generate) instead",
+                param="messages",
+                code="no_chat_template",
+            )
+        name = "tool_use" if kwargs.get("tools") and "tool_use" in self._templates else "default"
+        template, reads = self._templates[name]
+        for key, value in kwargs.items():
+            if key in _RESERVED or key in self._tokenizer.named:
+                raise RequestError(f"the template argument {key!r} cannot be set", param=key)
+            if value is not None and key not in reads:
+                raise RequestError(f"the model's chat template does not use {key!r}", param=key)
+        written = {"tools": None, "documents": None, **kwargs, "messages": check_messages(messages)}
+        mark = _unused_character(written)
+        written = _map_strings(written, lambda text: self._tokenizer.control.broken_up(text, mark))
+        variables = {**self._tokenizer.named, **written, "add_generation_prompt": add_generation_prompt}
+        try:
+            text = run_template(template, variables)
+        except Exception as error:  # the template is somebody's code and may raise anything
+            own_words = isinstance(error, TemplateRefusal)
+            message = str(error) if own_words else f"the model's chat template failed: {error}"
+            raise RequestError(message.replace(mark, ""), param="messages") from error
+        ids: list[int] = []
+        for piece in self._tokenizer.control.split(text):
+            ids += [piece] if isinstance(piece, int) else self._tokenizer.encode(piece.replace(mark, ""))
+        return ids
+
+
+def open_template(checkpoint: Checkpoint, tokenizer: Tokenizer) -> ChatTemplate:
+    """The chat template that belongs to a model; one without is an error only when it is used."""
+    return ChatTemplate(find_sources(checkpoint), tokenizer)
+
+
+_RESERVED = frozenset({"messages", "add_generation_prompt", "raise_exception", "strftime_now"})
+
+
+def _compile(source: str) -> tuple[Template, frozenset[str]]:
+    """The template and the variables that it reads."""
+    environment = ChatEnvironment()
+    try:
+        reads = meta.find_undeclared_variables(environment.parse(source))
+        return environment.from_string(source), frozenset(reads)
+    except TemplateSyntaxError as error:
+        raise CheckpointError(f"the model's chat template is not valid Jinja, line {error.lineno}: {error}") from error
+
+
+def _map_strings(value: Any, change: Any) -> Any:
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {_map_strings(key, change): _map_strings(item, change) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_map_strings(item, change) for item in value]
+    return value
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _strings(key)
+            yield from _strings(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _strings(item)
+
+
+def _unused_character(value: Any) -> str:
+    mark = chr(LAST_MARK)
+    strings = list(_strings(value))
+    if any(mark in text for text in strings):
+        used = set().union(*strings)
+        mark = next(char for code in range(LAST_MARK, 0, -1) if (char := chr(code)) not in used)
+    return mark

@@ -1,0 +1,76 @@
+"""The tokenizer: token ids first, text only at the edges."""
+
+from collections.abc import Iterable
+
+from trimaran.base.errors import RequestError
+from trimaran.checkpoint.checkpoint import Checkpoint
+from trimaran.text.control import ControlTokens
+from trimaran.text.gguf_vocab import read_gguf_vocab
+from trimaran.text.hf_vocab import read_hf_vocab
+from trimaran.text.vocabulary import Vocabulary
+
+
+class Tokenizer:
+    """Text to token ids and back. Safe to use from several threads.
+
+    ``special_ids`` are the control tokens; ``eos_ids`` end an answer (end of text, of turn, of message). ``named`` maps
+    ``bos_token``, ``eos_token``, … to their text, for chat templates.
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._core = vocabulary.core
+        self._table = vocabulary.table
+        self._add_bos = vocabulary.add_bos
+        self.control: ControlTokens = vocabulary.control
+        self.vocab_size = len(vocabulary.table)
+        self.bos_id = vocabulary.bos_id
+        self.eos_ids = vocabulary.eos_ids
+        self.special_ids = vocabulary.control_ids
+        self.named = vocabulary.named
+
+    def encode(self, text: str, special: bool = False) -> list[int]:
+        """Token ids of ``text``. Control tokens in it are plain text, unless ``special`` asks for them.
+
+        Raises ``RequestError`` when the text has half of a surrogate pair, which no encoding can hold.
+        """
+        if not special:
+            return self._plain(text)
+        ids: list[int] = []
+        for piece in self.control.split(text):
+            if isinstance(piece, int):
+                ids.append(piece)
+            else:
+                ids += self._plain(piece)
+        return ids
+
+    def encode_prompt(self, text: str) -> list[int]:
+        """Ids of a raw prompt that its author wrote whole: BOS where the model expects one, control tokens as such."""
+        ids = self.encode(text, special=True)
+        if self._add_bos and self.bos_id is not None and ids[:1] != [self.bos_id]:
+            ids.insert(0, self.bos_id)
+        return ids
+
+    def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
+        """Text of ``ids``; bytes that are not UTF-8 become U+FFFD, ids past the vocabulary nothing."""
+        hidden = self.special_ids if skip_special else frozenset()
+        return b"".join(self._table[token_id] for token_id in ids if token_id not in hidden).decode("utf-8", "replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The exact bytes that a token stands for; ``b""`` for ids past the vocabulary."""
+        return self._table[token_id]
+
+    def _plain(self, text: str) -> list[int]:
+        try:
+            return self._core.encode(text, add_special_tokens=False).ids
+        except TypeError:
+            raise RequestError("the text holds half of a surrogate pair (U+D800 to U+DFFF)", param="prompt") from None
+
+
+def open_tokenizer(checkpoint: Checkpoint) -> Tokenizer:
+    """The tokenizer that belongs to a model: inside its GGUF file, or in ``tokenizer.json`` beside its tensors.
+
+    Keeps nothing of the checkpoint. Raises ``CheckpointError`` and ``UnsupportedError``.
+    """
+    if checkpoint.kind == "gguf":
+        return Tokenizer(read_gguf_vocab(checkpoint.metadata))
+    return Tokenizer(read_hf_vocab(checkpoint.directory, checkpoint.metadata))

@@ -1,0 +1,26 @@
+"""What every tokenizer file comes down to, whatever its format."""
+
+from dataclasses import dataclass, field
+
+import tokenizers
+
+from trimaran.text.byte_level import ByteTable
+from trimaran.text.control import ControlTokens
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """A byte-level BPE vocabulary.
+
+    ``core`` turns plain text into ids and never yields a control token. Tokens that were added to the vocabulary but
+    do not steer the model (``<think>`` and ``<tool_call>`` of Qwen3) are plain text here: ``core`` finds them.
+    """
+
+    core: tokenizers.Tokenizer
+    table: ByteTable
+    control: ControlTokens
+    control_ids: frozenset[int]
+    bos_id: int | None
+    add_bos: bool  # a raw prompt begins with BOS
+    eos_ids: frozenset[int]  # end of text, of turn and of message
+    named: dict[str, str] = field(default_factory=dict)  # "bos_token", "eos_token", … as chat templates call them
