@@ -32,7 +32,8 @@ def unpack_nibbles(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
 def pack_nibbles(values: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     """The inverse of ``unpack_nibbles``."""
     low, high = np.split(values.reshape(*values.shape[:-1], -1, GROUP), 2, axis=-1)
-    return (low | high << 4).reshape(*values.shape[:-1], -1)
+    packed: npt.NDArray[np.uint8] = np.bitwise_or(low, high << 4, dtype=np.uint8)
+    return packed.reshape(*values.shape[:-1], -1)
 
 
 def _by_groups(weight: Weight, integers: npt.NDArray[np.generic]) -> Float32:

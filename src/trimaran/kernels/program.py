@@ -20,7 +20,7 @@ class Buffer:
 
 @dataclass(frozen=True)
 class RopeScaling:
-    """Llama-3 frequency scaling (Llama 3.1 model card): long wavelengths are stretched by ``factor``, the middle is blended."""
+    """Llama-3 frequency scaling: long wavelengths are stretched by ``factor``, the middle is blended (Llama 3.1)."""
 
     factor: float
     low_freq_factor: float

@@ -9,7 +9,19 @@ import numpy as np
 from trimaran.base.formats import ActivationFormat, KVFormat
 from trimaran.kernels import reference_ops as ops
 from trimaran.kernels.dequantise import dequantise
-from trimaran.kernels.program import Add, Attention, Buffer, Embed, Linear, Logits, Op, Program, RmsNorm, SwiGLU, TakeRows
+from trimaran.kernels.program import (
+    Add,
+    Attention,
+    Buffer,
+    Embed,
+    Linear,
+    Logits,
+    Op,
+    Program,
+    RmsNorm,
+    SwiGLU,
+    TakeRows,
+)
 from trimaran.kernels.reference_ops import Array
 from trimaran.kernels.rope import rope_table
 from trimaran.kernels.step import ExecutorOptions, Float32, StepInputs, StepOutputs

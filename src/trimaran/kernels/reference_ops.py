@@ -16,7 +16,8 @@ Array = npt.NDArray[Any]
 def rms_norm(x: Array, weight: Array, eps: float) -> Array:
     """``weight * x / sqrt(mean(x^2) + eps)`` of each row ``[rows, width]``."""
     mean_square = np.mean(x * x, axis=-1, keepdims=True)
-    return weight * (x / np.sqrt(mean_square + eps))
+    normed: Array = x / np.sqrt(mean_square + eps)
+    return weight * normed
 
 
 def linear(x: Array, weight: Array, bias: Array | None) -> Array:
@@ -33,9 +34,9 @@ def linear(x: Array, weight: Array, bias: Array | None) -> Array:
 def quantise_rows(x: Array) -> tuple[npt.NDArray[np.int8], Array]:
     """int8 activations ``[rows, width]`` of ``x`` and their scales ``[rows, width / 32]``.
 
-    Per group of 32: ``scale = absmax / 127`` and ``q = round_half_even(x * (127 / absmax))``; a group of zeros has scale 0.
+    Per group of 32: ``scale = absmax / 127``, ``q = round_half_even(x * (127 / absmax))``; zeros have scale 0.
     """
-    groups = x.reshape(len(x), -1, GROUP)
+    groups = x.reshape(len(x), x.shape[1] // GROUP, GROUP)
     absmax = np.abs(groups).max(axis=-1)
     inverse = np.divide(127, absmax, out=np.zeros_like(absmax), where=absmax > 0)
     q = np.rint(groups * inverse[..., None]).astype(np.int8)
@@ -68,11 +69,13 @@ def attend(q: Array, keys: Array, values: Array, scale: float) -> Array:
     scores = grouped @ keys.transpose(1, 2, 0) * scale  # [kv_heads, group, tokens]
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     weights /= weights.sum(axis=-1, keepdims=True)
-    return (weights @ values.transpose(1, 0, 2)).reshape(q.shape)
+    out: Array = weights @ values.transpose(1, 0, 2)
+    return out.reshape(q.shape)
 
 
 def swiglu(gate_up: Array) -> Array:
     """``silu(gate) * up`` with ``silu(x) = x / (1 + exp(-x))``, of rows ``[gate | up]``."""
     gate, up = np.split(gate_up, 2, axis=-1)
     with np.errstate(over="ignore"):  # exp(-x) may become infinite: silu is then 0, as it should be
-        return gate / (1 + np.exp(-gate)) * up
+        out: Array = gate / (1 + np.exp(-gate)) * up
+    return out

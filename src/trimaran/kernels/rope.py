@@ -11,7 +11,7 @@ from trimaran.kernels.step import Float32
 
 def inverse_frequencies(spec: RopeSpec) -> npt.NDArray[np.float64]:
     """Radians per position of each pair, ``[dims / 2]``: ``theta ** (-2 i / dims)``, scaled as ``spec`` says."""
-    assert spec.dims > 0 and spec.dims % 2 == 0, spec
+    assert spec.dims % 2 == 0, spec
     frequencies = spec.theta ** (-np.arange(0, spec.dims, 2, dtype=np.float64) / spec.dims)
     if spec.scaling is not None:
         frequencies = _llama3(frequencies, spec.scaling)

@@ -6,7 +6,7 @@ import numpy as np
 
 from trimaran.base.errors import CheckpointError, ConfigError
 from trimaran.kernels.program import Program
-from trimaran.kernels.step import ExecutorOptions, StepInputs
+from trimaran.kernels.step import ExecutorOptions, Int32, StepInputs
 from trimaran.kernels.weights import Weight
 
 
@@ -40,33 +40,41 @@ def check_step(step: StepInputs, program: Program, options: ExecutorOptions) -> 
     arrays = (step.tokens, step.starts, step.contexts, step.slots, step.page_table, step.logits_rows)
     _need(all(array.dtype == np.int32 for array in arrays), "every array must be int32")
     rows, sequences = len(step.tokens), len(step.contexts)
-    _need(1 <= rows <= options.max_rows, f"{rows} rows; between 1 and {options.max_rows} are allowed")
-    _need(1 <= sequences <= options.max_sequences, f"{sequences} sequences; at most {options.max_sequences} are allowed")
-    _need(len(step.starts) == sequences + 1 and len(step.slots) == sequences, "starts, contexts and slots disagree in length")
+    _need(1 <= rows <= options.max_rows, f"{rows} rows, not 1 to {options.max_rows}")
+    _need(1 <= sequences <= options.max_sequences, f"{sequences} sequences, not 1 to {options.max_sequences}")
+    _need(len(step.starts) == sequences + 1, f"{len(step.starts)} starts for {sequences} sequences")
+    _need(len(step.slots) == sequences, f"{len(step.slots)} slots for {sequences} sequences")
     lengths = np.diff(step.starts)
-    _need(step.starts[0] == 0 and step.starts[-1] == rows and (lengths > 0).all(), "starts must rise from 0 to the number of rows")
-    _need(0 <= step.tokens.min() and step.tokens.max() < program.vocab, f"tokens must lie in 0 to {program.vocab - 1}")
+    _need(step.starts[0] == 0 and step.starts[-1] == rows, f"starts do not run from 0 to the {rows} rows")
+    _need(lengths.min() > 0, "starts must rise: a sequence has no rows")
+    _need(_within(step.tokens, program.vocab), f"tokens must lie in 0 to {program.vocab - 1}")
     ends = step.contexts + lengths
-    _need(step.contexts.min() >= 0 and ends.max() <= program.context, f"positions must lie in 0 to {program.context - 1}")
-    wanted = step.logits_rows
-    _need(len(wanted) <= options.max_sequences, f"{len(wanted)} logits rows; at most {options.max_sequences} are allowed")
-    if len(wanted):
-        _need((np.diff(wanted) > 0).all() and wanted[0] >= 0 and wanted[-1] < rows, "logits_rows must be ascending row indices")
+    _need(_within(step.contexts, program.context), f"positions must lie in 0 to {program.context - 1}")
+    _need(ends.max() <= program.context, f"positions must lie in 0 to {program.context - 1}")
+    wanted = len(step.logits_rows)
+    _need(wanted <= options.max_sequences, f"{wanted} logits rows, more than {options.max_sequences}")
+    _need(_within(step.logits_rows, rows), f"logits_rows must lie in 0 to {rows - 1}")
+    _need(bool((np.diff(step.logits_rows) > 0).all()), "logits_rows must ascend")
     _check_pages(step, ends, options)
 
 
-def _check_pages(step: StepInputs, ends: np.ndarray[tuple[int, ...], np.dtype[np.int32]], options: ExecutorOptions) -> None:
+def _check_pages(step: StepInputs, ends: Int32, options: ExecutorOptions) -> None:
+    table = step.page_table
+    _need(_within(step.slots, len(table)), f"slots must lie in 0 to {len(table) - 1}")
+    _need(len(np.unique(step.slots)) == len(step.slots), "two sequences share a slot")
     pages = -(-ends // options.page_size)
-    _need(step.slots.min() >= 0 and step.slots.max() < len(step.page_table), "slots must be rows of page_table")
-    _need(len(set(step.slots.tolist())) == len(step.slots), "two sequences share a slot")
-    _need(pages.max() <= step.page_table.shape[1], f"a sequence needs {pages.max()} pages, page_table has {step.page_table.shape[1]}")
+    _need(pages.max() <= table.shape[1], f"a sequence needs {pages.max()} pages, page_table holds {table.shape[1]}")
     written: set[int] = set()
     for slot, first, last in zip(step.slots, step.contexts // options.page_size, pages, strict=True):
-        row = step.page_table[slot, :last]
-        _need(row.min() >= 0 and row.max() < options.num_pages, f"pages must lie in 0 to {options.num_pages - 1}")
-        own = set(row[first:].tolist()) - {0}  # several sequences may write the null page: nobody reads it as truth
-        _need(written.isdisjoint(own), f"two sequences write page {min(written & own, default=0)}")
+        row = table[slot, :last]
+        _need(_within(row, options.num_pages), f"pages must lie in 0 to {options.num_pages - 1}")
+        own = set(row[first:].tolist()) - {0}  # any number of sequences may write to the null page: nobody relies on it
+        _need(written.isdisjoint(own), f"two sequences write to page {min(written & own, default=0)}")
         written |= own
+
+
+def _within(values: Int32, end: int) -> bool:
+    return bool(((values >= 0) & (values < end)).all())
 
 
 def _need(holds: bool | np.bool_, message: str) -> None:

@@ -111,13 +111,13 @@ class Builder:
 
     def logits(self, x: Buffer) -> None:
         """Makes ``x`` ``[logits rows, vocab]`` the step's result."""
-        assert x.logits_rows and x.width == self._cfg.vocab, x
+        assert (x.width, x.logits_rows) == (self._cfg.vocab, True), x
         self._ops.append(Logits(x))
 
     def finish(self) -> Program:
         """The program; asserts that it ends in logits and has every layer."""
         cfg = self._cfg
-        assert self._ops and isinstance(self._ops[-1], Logits), "a program ends with logits"
+        assert isinstance(self._ops[-1], Logits), "a program ends with logits"
         assert self._layers == cfg.layers, f"{self._layers} of {cfg.layers} layers were built"
         cache = CacheGroup(cfg.layers, cfg.kv_heads, cfg.head_dim)
         return Program(cfg.family, tuple(self._ops), dict(self._weights), cache, cfg.vocab, cfg.hidden, cfg.context)

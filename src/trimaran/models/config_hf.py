@@ -18,8 +18,21 @@ log = logging.getLogger(__name__)
 
 # Keys that say nothing about the forward pass.
 _IRRELEVANT = frozenset(
-    "architectures model_type torch_dtype dtype transformers_version use_cache initializer_range attention_dropout "
-    "pad_token_id pretraining_tp is_llama_config _name_or_path transformers.js_config".split()
+    {
+        "_name_or_path",
+        "architectures",
+        "attention_dropout",
+        "dtype",
+        "initializer_range",
+        "is_llama_config",
+        "model_type",
+        "pad_token_id",
+        "pretraining_tp",
+        "torch_dtype",
+        "transformers.js_config",
+        "transformers_version",
+        "use_cache",
+    }
 )
 
 
@@ -43,7 +56,7 @@ def llama_from_hf(checkpoint: Checkpoint) -> ModelConfig:
         raise UnsupportedError("config.json sets sliding_window, which the llama family does not implement")
     if (quantisation := own.optional_mapping("quantization_config")) is not None:
         method = quantisation.text("quant_method", "unknown")
-        raise UnsupportedError(f"config.json sets quantization_config ({method}); only plain F32, F16 and BF16 tensors load")
+        raise UnsupportedError(f"config.json sets quantization_config ({method}); only F32, F16 and BF16 files load")
     config = ModelConfig(
         family="llama",
         vocab=own.integer("vocab_size"),
@@ -67,7 +80,8 @@ def llama_from_hf(checkpoint: Checkpoint) -> ModelConfig:
 
 
 def _rope(own: Fields, dims: int) -> RopeSpec:
-    old = RopeSpec(own.number("rope_theta", 10000.0), dims, _scaling(own.optional_mapping("rope_scaling"), "rope_scaling"))
+    theta = own.number("rope_theta", 10000.0)  # Llama 1 and 2 do not write it
+    old = RopeSpec(theta, dims, _scaling(own.optional_mapping("rope_scaling"), "rope_scaling"))
     parameters = own.optional_mapping("rope_parameters")
     if parameters is None:
         return old

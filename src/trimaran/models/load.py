@@ -27,13 +27,13 @@ def load_weights(
 ) -> dict[str, Weight]:
     """The weights of ``program``, by its names.
 
-    ``weight_format`` ``None`` keeps each tensor's own grid; otherwise matrices are held in it, except that embedding and
-    output matrix are held as int8 where int4 is asked for. Vectors are fp32. Tied matrices are one object under two
-    names. Tensors that a program reads as one matrix are stacked in the first format of int4, int4z, int8, bf16, fp32
-    that is at least as fine as each of them; only int4z to int8 and integers to bf16 round, and are logged.
+    ``weight_format`` ``None`` keeps each tensor's own grid; otherwise matrices are held in it, except that embedding
+    and output matrix are held as int8 where int4 is asked for. Vectors are fp32. Tied matrices are one object under
+    two names. Tensors that a program reads as one matrix are stacked in the finest format among them (in the order
+    int4, int4z, int8, bf16, fp32); only int4z to int8 and integers to bf16 round, and are logged.
 
-    Raises ``CheckpointError`` naming the tensors that are missing, left over or misshapen, and ``UnsupportedError`` when
-    a matrix does not fit ``weight_format``.
+    Raises ``CheckpointError`` naming the tensors that are missing, left over or misshapen, and ``UnsupportedError``
+    when a matrix does not fit ``weight_format``.
     """
     parts = {
         spec.name: weight_parts(spec.name, spec.shape[0], cfg, checkpoint.kind)
@@ -46,7 +46,9 @@ def load_weights(
     for tensor in checkpoint.tensors():
         if tensor.name in place:
             loaded[tensor.name] = _load_part(tensor, *place[tensor.name], weight_format)
-    weights = {name: _stack(program.weights[name], [loaded.pop(part.tensor) for part in weight]) for name, weight in parts.items()}
+    weights: dict[str, Weight] = {}
+    for name, weight in parts.items():
+        weights[name] = _stack(program.weights[name], [loaded.pop(part.tensor) for part in weight])
     if cfg.tied:
         weights["lm_head"] = weights["model.embed_tokens"]
     return weights
@@ -81,7 +83,9 @@ def _listed(names: Sequence[str], most: int = 5) -> str:
 def _load_part(tensor: CheckpointTensor, spec: WeightSpec, part: Part, weight_format: WeightFormat | None) -> Weight:
     expected = (part.rows, *spec.shape[1:])
     if tensor.shape != expected:
-        raise CheckpointError(f"tensor {tensor.name} has shape {list(tensor.shape)}; the model's sizes ask for {list(expected)}")
+        raise CheckpointError(
+            f"tensor {tensor.name} has shape {list(tensor.shape)}; the model's sizes ask for {list(expected)}"
+        )
     if spec.matrix:
         if weight_format in (WeightFormat.INT4, WeightFormat.INT4Z) and spec.name in _TABLES:
             weight_format = WeightFormat.INT8

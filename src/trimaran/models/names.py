@@ -1,6 +1,7 @@
 """Where a program's weights come from: each is one tensor of the checkpoint, or several stacked by rows."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,8 +59,9 @@ def weight_parts(weight: str, rows: int, cfg: ModelConfig, kind: Kind) -> tuple[
 _LAYER = re.compile(r"model\.layers\.(?P<layer>\d+)\.(?P<name>.+)")
 _GGUF_INTERLEAVES = frozenset({"llama"})  # families whose q and k rows llama.cpp's converter permutes
 
-_HF = {"model.embed_tokens": ("model.embed_tokens",), "model.norm": ("model.norm",), "lm_head": ("lm_head",)}
-_HF_LAYER = {
+_Table = Mapping[str, tuple[str, ...]]
+_HF: _Table = {"model.embed_tokens": ("model.embed_tokens",), "model.norm": ("model.norm",), "lm_head": ("lm_head",)}
+_HF_LAYER: _Table = {
     "input_layernorm": ("input_layernorm",),
     "self_attn.qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     "self_attn.o_proj": ("self_attn.o_proj",),
@@ -67,8 +69,8 @@ _HF_LAYER = {
     "mlp.gate_up": ("mlp.gate_proj", "mlp.up_proj"),
     "mlp.down_proj": ("mlp.down_proj",),
 }
-_GGUF = {"model.embed_tokens": ("token_embd",), "model.norm": ("output_norm",), "lm_head": ("output",)}
-_GGUF_LAYER = {
+_GGUF: _Table = {"model.embed_tokens": ("token_embd",), "model.norm": ("output_norm",), "lm_head": ("output",)}
+_GGUF_LAYER: _Table = {
     "input_layernorm": ("attn_norm",),
     "self_attn.qkv": ("attn_q", "attn_k", "attn_v"),
     "self_attn.o_proj": ("attn_output",),

@@ -1,7 +1,7 @@
 """GGUF's block formats: every one to float32, and those whose grid an executor holds to that grid, bit for bit.
 
-Source: ``block_*`` structs in ggml ``ggml-common.h`` and ``dequantize_row_*`` in ``ggml-quants.c``. A block is 32 values
-(K-quants: 256) of one row, its scales beside them, all little-endian.
+Source: ``block_*`` structs in ggml ``ggml-common.h`` and ``dequantize_row_*`` in ``ggml-quants.c``. A block is 32
+values (K-quants: 256) of one row, its scales beside them, all little-endian.
 """
 
 from collections.abc import Callable
@@ -51,7 +51,7 @@ def _nibbles(part: Bytes) -> Bytes:
 
 def _fifth_bits(part: Bytes) -> Bytes:
     """32 bits, the lowest first, as 0 or 16."""
-    return np.unpackbits(part, axis=-1, bitorder="little") << 4
+    return np.unpackbits(part, axis=-1, bitorder="little") * np.uint8(16)
 
 
 def _plain(dtype: str) -> Callable[[Bytes], Float32]:
@@ -89,8 +89,8 @@ def _q5_1(b: Bytes) -> Float32:
 def _k_scales(b: Bytes) -> tuple[Float32, Float32]:
     """Scale and minimum ``[rows, blocks, 8, 1]`` of the 8 sub-blocks of Q4_K and Q5_K.
 
-    Twelve bytes hold 8 + 8 numbers of 6 bits: bytes 0-3 and 4-7 the first four scales and minima, their top two bits the
-    top bits of the last four, whose low nibbles are in bytes 8-11.
+    Twelve bytes hold 8 + 8 numbers of 6 bits: bytes 0-3 and 4-7 the first four scales and minima; their top two bits
+    are the top bits of the last four, whose low nibbles are in bytes 8-11.
     """
     first, second, third = b[..., 4:8], b[..., 8:12], b[..., 12:16]
     scales = np.concatenate([first & 63, (third & 15) | (first >> 6 << 4)], axis=-1)
@@ -116,7 +116,7 @@ def _q5_k(b: Bytes) -> Float32:
 
 
 def _q6_k(b: Bytes) -> Float32:
-    """Two halves of 128 values, each four runs of 32: run r has its low bits in nibbles, its high two in bits 2r of qh."""
+    """Two halves of 128 values, each four runs of 32: run r has its high bits in bits 2r and 2r + 1 of 32 bytes."""
     low = b[..., :128].reshape(*b.shape[:-1], 2, 1, 64)
     low = np.concatenate([low & 15, low >> 4], axis=-2).reshape(*b.shape[:-1], 2, 4, 32)
     high = b[..., 128:192].reshape(*b.shape[:-1], 2, 1, 32) >> np.arange(0, 8, 2, dtype=np.uint8)[:, None] & 3

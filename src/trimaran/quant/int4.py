@@ -1,4 +1,6 @@
-"""int4 in groups of 32: symmetric ``scale * (q - 8)`` and with zero point ``scale * q + minimum``; GGUF's Q4_0 and Q4_1 grids.
+"""int4 in groups of 32: symmetric ``scale * (q - 8)``, or with zero point ``scale * q + minimum``.
+
+These are the grids of GGUF's Q4_0 and Q4_1.
 
 Both start from GGUF's choice of scale, fit scale (and minimum) to the rounded values by least squares and round once
 more; each group keeps the fit with the smaller squared error.
@@ -20,7 +22,7 @@ def quantise(name: str, values: Float32) -> Weight:
     """Symmetric int4 of ``values`` ``[rows, cols]``; raises ``UnsupportedError`` as ``quant.int8.quantise`` does."""
     x = as_groups(name, values)
     extreme = np.take_along_axis(x, np.abs(x).argmax(axis=-1)[..., None], axis=-1)[..., 0]
-    scale = as_half(name, extreme / -8)  # the value largest in magnitude gets the code 0
+    scale = as_half(name, extreme * np.float32(-1 / 8))  # the value largest in magnitude gets the code 0
     q = _round(x, scale, _symmetric(scale))
     refined = as_half(name, _ratio((x * (q - 8)).sum(axis=-1), ((q - 8) ** 2).sum(axis=-1)))
     again = _round(x, refined, _symmetric(refined))
@@ -48,7 +50,7 @@ def quantise_zero_point(name: str, values: Float32) -> Weight:
 
 def add_zero_point(weight: Weight) -> Weight:
     """Symmetric int4 as int4z without loss: the minimum is -8 scales, which fp16 holds exactly."""
-    assert weight.fmt is WeightFormat.INT4 and weight.scale is not None, weight.name
+    assert weight.scale is not None, weight.name
     minimum = as_half(weight.name, _symmetric(weight.scale))
     return Weight(weight.name, WeightFormat.INT4Z, weight.shape, weight.data, weight.scale, minimum)
 
@@ -61,17 +63,19 @@ def _round(x: Float32, scale: Half, minimum: Half | Float32) -> Float32:
     """Codes 0 to 15 of ``x`` on the grid; a group whose scale is 0 gets code 0."""
     step = np.broadcast_to(scale.astype(np.float32)[..., None], x.shape)
     codes = np.divide(x - minimum.astype(np.float32)[..., None], step, out=np.zeros_like(x), where=step != 0)
-    return np.clip(np.rint(codes), 0, 15)
+    nearest: Float32 = np.clip(np.rint(codes), 0, 15)
+    return nearest
 
 
 def _error(x: Float32, q: Float32, scale: Half, minimum: Half | Float32) -> Float32:
     grid = q * scale.astype(np.float32)[..., None] + minimum.astype(np.float32)[..., None]
-    error: Float32 = ((grid - x) ** 2).sum(axis=-1)
+    error: Float32 = np.square(grid - x).sum(axis=-1)
     return error
 
 
 def _ratio(above: Float32, below: Float32) -> Float32:
-    return np.divide(above, below, out=np.zeros_like(above), where=below > 0)
+    ratio: Float32 = np.divide(above, below, out=np.zeros_like(above), where=below > 0)
+    return ratio
 
 
 def _pack(q: Float32, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
