@@ -55,5 +55,9 @@ class QueueFullError(TrimaranError):
         self.retry_after = retry_after
 
 
+class NumericsError(TrimaranError):
+    """The model produced NaN or infinity for this request; its neighbours are not affected."""
+
+
 class EngineDiedError(TrimaranError):
     """The engine process ended or stopped answering; requests in flight are lost."""

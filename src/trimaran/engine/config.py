@@ -1,0 +1,76 @@
+"""What a user may choose about an engine, once, before it starts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import msgspec
+
+from trimaran.base.errors import ConfigError
+from trimaran.base.formats import ActivationFormat, KVFormat, WeightFormat
+from trimaran.kernels.null import NullModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig:
+    """Options of one engine. None means: as the model or the machine suggests (``engine/load.py`` decides).
+
+    Raises ``ConfigError`` naming the option when a value is impossible.
+    """
+
+    model: str = ""  # a .gguf file or a directory with safetensors; unused by the null executor
+    served_name: str = ""  # how the engine calls the model; empty: the last part of ``model``
+    executor: str = "native"
+    weight_format: WeightFormat | None = None  # None: the file's own grid, tensor by tensor
+    kv_format: KVFormat = KVFormat.BF16
+    activations: ActivationFormat = ActivationFormat.INT8
+    max_model_len: int | None = None  # tokens of prompt and output; None: the model's context
+    max_num_seqs: int = 64  # sequences that run at once
+    max_num_batched_tokens: int = 512  # rows of one step
+    max_waiting: int = 1024  # requests that queue before others are refused
+    page_size: int = 16  # tokens of one KV page
+    kv_memory_bytes: int | None = None  # None: what max_num_seqs full contexts need, at most a quarter of free memory
+    prefix_caching: bool = True
+    threads: int = 0  # 0: one per core that this process may use
+    seed: int | None = None  # makes requests without a seed of their own repeatable
+    null: NullModel = field(default_factory=NullModel)  # what the null executor plays
+
+    def __post_init__(self) -> None:
+        for name, low in _LOWEST.items():
+            value = getattr(self, name)
+            if value is not None and value < low:
+                raise ConfigError(f"{name} must be at least {low}, not {value}")
+        if self.page_size % 16:
+            raise ConfigError(f"page_size must be a multiple of 16, not {self.page_size}")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ConfigError(
+                f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least max_num_seqs "
+                f"({self.max_num_seqs}): each running sequence needs a row in every step"
+            )
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "EngineConfig":
+        """The config that ``values`` (JSON types) describe; raises ``ConfigError`` on an unknown key or a wrong type."""
+        known = {f.name for f in fields(cls)}
+        if unknown := sorted(set(values) - known):
+            raise ConfigError(f"unknown engine option {', '.join(unknown)}; known are {', '.join(sorted(known))}")
+        try:
+            return msgspec.convert(dict(values), cls)
+        except msgspec.ValidationError as error:
+            raise ConfigError(f"engine options: {error}") from None
+
+    def to_json(self) -> dict[str, Any]:
+        """The inverse of ``from_json``."""
+        values: dict[str, Any] = msgspec.to_builtins(self)
+        return values
+
+
+_LOWEST = {
+    "max_model_len": 2,
+    "max_num_seqs": 1,
+    "max_num_batched_tokens": 1,
+    "max_waiting": 1,
+    "page_size": 16,
+    "kv_memory_bytes": 1,
+    "threads": 0,
+}

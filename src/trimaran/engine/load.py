@@ -1,0 +1,129 @@
+"""From an ``EngineConfig`` to an engine that has produced its first token."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from trimaran.base.errors import ConfigError
+from trimaran.base.messages import Started
+from trimaran.engine.config import EngineConfig
+from trimaran.engine.engine import Engine
+from trimaran.engine.scheduler import SchedulerLimits
+from trimaran.engine.sizing import Sizes, available_memory, resolve_sizes
+from trimaran.kernels.null import NullExecutor
+from trimaran.kernels.open import EXECUTORS, open_executor
+from trimaran.kernels.program import Program
+from trimaran.kernels.step import Executor, ExecutorOptions
+from trimaran.kernels.weights import Weight
+
+
+def load_engine(config: EngineConfig) -> Engine:
+    """Reads the model, sizes the page pool, and produces one token.
+
+    Raises ``ConfigError``, ``CheckpointError`` or ``UnsupportedError``; then nothing is left open.
+    """
+    if config.executor not in EXECUTORS:
+        raise ConfigError(f"unknown executor {config.executor!r}; choose one of {', '.join(EXECUTORS)}")
+    return _load_null(config) if config.executor == "null" else _load_model(config)
+
+
+def _load_null(config: EngineConfig) -> Engine:
+    program = config.null.program()
+    sizes = resolve_sizes(config, program.cache, program.context, available_memory())
+    executor = NullExecutor(program, {}, _options(config, sizes), config.null)
+    eos_ids = frozenset() if config.null.eos_id is None else frozenset({config.null.eos_id})
+    return _start(config, sizes, executor, program, eos_ids, name="null", digest="null", weight_format="none")
+
+
+def _load_model(config: EngineConfig) -> Engine:
+    from trimaran.checkpoint import open_checkpoint
+    from trimaran.models.load import load_weights
+    from trimaran.models.registry import build_program, read_config
+
+    checkpoint = open_checkpoint(Path(config.model))
+    try:
+        model = read_config(checkpoint)
+        program = build_program(model)
+        sizes = resolve_sizes(config, program.cache, program.context, available_memory())
+        program = replace(program, context=sizes.context)
+        weights = load_weights(checkpoint, model, program, config.weight_format)
+        executor = open_executor(config.executor, program, weights, _options(config, sizes))
+        weight_format = _describe(weights)
+        del weights  # views of the mapped file; the executor has its own copy
+        checkpoint.release()
+        digest = checkpoint.digest
+    finally:
+        checkpoint.close()
+    name = config.served_name or Path(config.model).stem
+    return _start(config, sizes, executor, program, model.eos_ids, name=name, digest=digest, weight_format=weight_format)
+
+
+def _options(config: EngineConfig, sizes: Sizes) -> ExecutorOptions:
+    return ExecutorOptions(
+        kv_format=config.kv_format,
+        activations=config.activations,
+        num_pages=sizes.num_pages,
+        page_size=config.page_size,
+        max_rows=config.max_num_batched_tokens,
+        max_sequences=config.max_num_seqs,
+        threads=config.threads,
+    )
+
+
+def _start(
+    config: EngineConfig,
+    sizes: Sizes,
+    executor: Executor,
+    program: Program,
+    eos_ids: frozenset[int],
+    *,
+    name: str,
+    digest: str,
+    weight_format: str,
+) -> Engine:
+    info = Started(
+        model=config.served_name or name,
+        context=sizes.context,
+        vocab=program.vocab,
+        weight_format=weight_format,
+        kv_format=config.kv_format,
+        executor=executor.name,
+        isa=executor.isa,
+        threads=executor.threads,
+        pages=sizes.num_pages - 1,
+        page_size=config.page_size,
+        weight_bytes=executor.weight_bytes,
+        kv_bytes=executor.kv_bytes,
+    )
+    limits = SchedulerLimits(
+        context=sizes.context,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_waiting=config.max_waiting,
+        page_size=config.page_size,
+    )
+    meaning = (digest, weight_format, config.activations, config.kv_format, executor.name, executor.isa, config.page_size)
+    engine = Engine(
+        executor,
+        limits,
+        info=info,
+        eos_ids=eos_ids,
+        identity="\0".join(map(str, meaning)).encode(),
+        prefix_caching=config.prefix_caching,
+        seed=config.seed,
+    )
+    try:
+        engine.warm_up()
+    except BaseException:
+        engine.close()
+        raise
+    return engine
+
+
+def _describe(weights: Mapping[str, Weight]) -> str:
+    """The formats of the matrices, the most bytes first, such as ``int4z+int8``."""
+    sizes: dict[str, int] = {}
+    for weight in weights.values():
+        if len(weight.shape) == 2:
+            sizes[weight.fmt] = sizes.get(weight.fmt, 0) + weight.data.nbytes
+    return "+".join(sorted(sizes, key=lambda fmt: -sizes[fmt]))

@@ -1,0 +1,147 @@
+"""The pool of KV pages: who holds which page, which may be found by prefix, which are free.
+
+A page is EMPTY (free), WRITING (one sequence holds it and fills it) or SEALED (full and immutable: any number of sequences
+may hold it, and it can be found by its prefix key). A sealed page that nobody holds stays findable until its memory is
+needed; such pages are taken oldest first.
+"""
+
+from array import array
+from collections import OrderedDict
+from enum import Enum
+from typing import NamedTuple
+
+NULL_PAGE = 0  # never handed out: what a masked row reads and writes
+
+
+class PageState(Enum):
+    EMPTY = "empty"
+    WRITING = "writing"
+    SEALED = "sealed"
+
+
+class PageRef(NamedTuple):
+    """A page and the tag it had when it was handed out. A page whose tag differs has changed hands since."""
+
+    page: int
+    tag: int
+
+
+class PagePool:
+    """``pages`` physical pages, numbered from 1; all bookkeeping is O(1) a page.
+
+    Each allocation and each free gives a page a new tag, drawn from one counter for the whole pool (0 when free), so no two
+    live pages share one. A live page also names its owner: the sequence while WRITING, the prefix key once SEALED.
+    """
+
+    def __init__(self, pages: int, *, keep_sealed: bool = True) -> None:
+        """``keep_sealed=False`` turns prefix reuse off: nothing is findable, sealed pages go back at once."""
+        self.total = pages
+        self.tags = array("q", bytes(8 * (pages + 1)))
+        self.owners: list[str | bytes | None] = [None] * (pages + 1)
+        self._states = [PageState.EMPTY] * (pages + 1)
+        self._references = array("i", bytes(4 * (pages + 1)))
+        self._free = list(range(pages, 0, -1))  # a stack: the page freed last is warm in the processor's caches
+        self._unheld: OrderedDict[int, None] = OrderedDict()  # sealed and findable, held by nobody, oldest first
+        self._by_key: dict[bytes, int] = {}
+        self._keep_sealed = keep_sealed
+        self._last_tag = 0
+
+    @property
+    def free(self) -> int:
+        return len(self._free)
+
+    @property
+    def cached(self) -> int:
+        """Sealed pages that nobody holds: free for taking, findable until taken."""
+        return len(self._unheld)
+
+    @property
+    def available(self) -> int:
+        """Pages that ``allocate`` can hand out."""
+        return len(self._free) + len(self._unheld)
+
+    def state(self, page: int) -> PageState:
+        return self._states[page]
+
+    def references(self, page: int) -> int:
+        return self._references[page]
+
+    def allocate(self, owner: str) -> PageRef:
+        """Hands out a page for ``owner`` to write. The caller has checked ``available``."""
+        if not self._free:
+            oldest, _ = self._unheld.popitem(last=False)
+            self._empty(oldest)
+        page = self._free.pop()
+        self._last_tag += 1
+        self.tags[page] = self._last_tag
+        self.owners[page] = owner
+        self._states[page] = PageState.WRITING
+        self._references[page] = 1
+        return PageRef(page, self._last_tag)
+
+    def seal(self, ref: PageRef, key: bytes) -> None:
+        """Makes a full page immutable and findable. Call it after the step that filled the page has succeeded.
+
+        When two sequences computed the same prefix side by side, the first page is the findable one; the other serves its
+        holder and is freed after it.
+        """
+        assert self.tags[ref.page] == ref.tag and self._states[ref.page] is PageState.WRITING
+        self._states[ref.page] = PageState.SEALED
+        self.owners[ref.page] = key
+        if self._keep_sealed:
+            self._by_key.setdefault(key, ref.page)
+
+    def find(self, key: bytes) -> PageRef | None:
+        """Takes a reference on the sealed page with this prefix key, if there is one."""
+        page = self._by_key.get(key)
+        if page is None:
+            return None
+        self._unheld.pop(page, None)
+        self._references[page] += 1
+        return PageRef(page, self.tags[page])
+
+    def release(self, ref: PageRef) -> None:
+        """Gives one reference back; the last one frees the page, or leaves it findable if it is sealed."""
+        page, tag = ref
+        assert self.tags[page] == tag and self._references[page] > 0, f"{ref} is not held"
+        self._references[page] -= 1
+        if self._references[page]:
+            return
+        if self._findable(page):
+            self._unheld[page] = None
+        else:
+            self._empty(page)
+
+    def forget(self, ref: PageRef) -> None:
+        """Makes a held page unfindable; its holders keep it, and the last one's release frees it."""
+        assert self.tags[ref.page] == ref.tag and self._references[ref.page] > 0, f"{ref} is not held"
+        self._unpublish(ref.page)
+
+    def check(self) -> None:
+        """Asserts that no page was lost or is held twice over; cheap enough for every test and for idle moments."""
+        pages = range(1, self.total + 1)
+        held = sum(self._references[page] > 0 for page in pages)
+        assert self.free + self.cached + held == self.total, (self.free, self.cached, held, self.total)
+        live = [self.tags[page] for page in pages if self._states[page] is not PageState.EMPTY]
+        assert 0 not in live and len(set(live)) == len(live), "tags of live pages differ"
+        for page in self._free:
+            assert self.tags[page] == 0 and self._references[page] == 0 and self.owners[page] is None
+        for key, page in self._by_key.items():
+            assert self._states[page] is PageState.SEALED and self.owners[page] == key
+        assert self.tags[NULL_PAGE] == 0 and self._references[NULL_PAGE] == 0
+
+    def _findable(self, page: int) -> bool:
+        owner = self.owners[page]
+        return isinstance(owner, bytes) and self._by_key.get(owner) == page
+
+    def _unpublish(self, page: int) -> None:
+        owner = self.owners[page]
+        if isinstance(owner, bytes) and self._by_key.get(owner) == page:
+            del self._by_key[owner]
+
+    def _empty(self, page: int) -> None:
+        self._unpublish(page)
+        self.tags[page] = 0
+        self.owners[page] = None
+        self._states[page] = PageState.EMPTY
+        self._free.append(page)

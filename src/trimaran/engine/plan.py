@@ -1,0 +1,25 @@
+"""What one step is to do: a plain value from the scheduler to the runner, which knows tensors but no policy."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from trimaran.engine.sequence import Sequence
+
+
+class Chunk(NamedTuple):
+    """Run ``count`` tokens of ``sequence`` from position ``first``."""
+
+    sequence: Sequence
+    slot: int  # row of the page table
+    first: int
+    count: int
+    known_pages: int  # pages that the row holds already; those after it are new since the sequence's last chunk
+    samples: bool  # the chunk reaches the sequence's last token, so its last row gives the next one
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """Chunks of different sequences, those that decode first; empty when there is nothing to do."""
+
+    chunks: tuple[Chunk, ...]
+    rows: int

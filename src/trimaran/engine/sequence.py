@@ -1,0 +1,87 @@
+"""One request inside the engine: its tokens, how far it has been computed, and the pages it holds."""
+
+from array import array
+from collections.abc import Sequence as Items
+
+from trimaran.base.sampling import SamplingParams
+from trimaran.engine.pages import PageRef
+
+
+class Sequence:
+    """Prompt and output tokens with three counters, ``sealed <= computed <= total``.
+
+    * ``total``: tokens known; grows by one with each sampled token.
+    * ``computed``: tokens whose keys and values are in pages; behind ``total`` while the prompt is being prefilled,
+      exactly one behind while decoding.
+    * ``sealed``: tokens in sealed pages, a multiple of the page size.
+
+    The sequence owns one reference on each of ``pages``; the scheduler takes and returns them. Preemption resets
+    ``computed`` and ``sealed`` to 0 and keeps the tokens.
+    """
+
+    __slots__ = (
+        "arrival",
+        "cached",
+        "computed",
+        "id",
+        "keys",
+        "pages",
+        "priority",
+        "prompt_length",
+        "salt",
+        "sampling",
+        "sealed",
+        "slot",
+        "tokens",
+    )
+
+    def __init__(
+        self,
+        id: str,
+        prompt: Items[int],
+        sampling: SamplingParams,
+        *,
+        arrival: int = 0,
+        priority: int = 0,
+        salt: str = "",
+    ) -> None:
+        self.id = id
+        self.tokens = array("i", prompt)
+        self.prompt_length = len(prompt)
+        self.sampling = sampling
+        self.arrival = arrival  # unique in an engine: the order in which requests came
+        self.priority = priority  # smaller runs first
+        self.salt = salt
+        self.computed = 0
+        self.sealed = 0
+        self.cached: int | None = None  # prompt tokens that the prefix cache had, known from the first admission on
+        self.pages: list[PageRef] = []
+        self.keys: list[bytes] = []  # prefix keys of full pages, computed when first needed
+        self.slot: int | None = None  # row of the page table, while running
+
+    @property
+    def total(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def output_length(self) -> int:
+        return len(self.tokens) - self.prompt_length
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Who goes first: the smaller priority, then the earlier arrival."""
+        return self.priority, self.arrival
+
+    def advance(self, count: int) -> None:
+        """Marks ``count`` more tokens as computed."""
+        self.computed += count
+        assert self.sealed <= self.computed <= self.total, self
+
+    def append(self, token: int) -> None:
+        """Adds a sampled token; only possible once everything before it has been computed."""
+        assert self.computed == self.total, self
+        self.tokens.append(token)
+
+    def __repr__(self) -> str:
+        counters = f"sealed={self.sealed} computed={self.computed} total={self.total}"
+        return f"<Sequence {self.id} {counters} pages={len(self.pages)} slot={self.slot}>"

@@ -1,0 +1,72 @@
+"""How long a context and how many pages an engine gets: from the options, the model and the machine, before anything is
+allocated."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from trimaran.base.errors import ConfigError
+from trimaran.base.formats import CacheGroup
+from trimaran.engine.config import EngineConfig
+
+MEMORY_SHARE = 0.25  # of the memory that is available at start; the weights are loaded already
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Resolved sizes. ``num_pages`` counts the null page."""
+
+    context: int
+    num_pages: int
+    kv_bytes: int
+
+
+def resolve_sizes(config: EngineConfig, cache: CacheGroup, model_context: int, available_bytes: int) -> Sizes:
+    """Pure: the same arguments give the same sizes.
+
+    Raises ``ConfigError`` when the context asked for exceeds the model's, or when not even one sequence of full length fits
+    the memory for pages.
+    """
+    context = config.max_model_len or model_context
+    if context > model_context:
+        raise ConfigError(f"max_model_len {context} exceeds the {model_context} tokens that the model was trained for")
+    page_bytes = cache.page_bytes(config.kv_format, config.page_size)
+    a_sequence = -(-context // config.page_size)
+    wanted = config.max_num_seqs * a_sequence
+    budget = config.kv_memory_bytes if config.kv_memory_bytes is not None else int(available_bytes * MEMORY_SHARE)
+    pages = min(wanted, budget // page_bytes)
+    if pages < a_sequence:
+        raise ConfigError(
+            f"one sequence of {context} tokens needs {_mib(a_sequence * page_bytes)} of KV pages and only {_mib(budget)} "
+            f"may be used: lower max_model_len to at most {pages * config.page_size} or raise kv_memory_bytes"
+        )
+    return Sizes(context=context, num_pages=pages + 1, kv_bytes=(pages + 1) * page_bytes)
+
+
+def available_memory() -> int:
+    """Bytes that this process may still take without swapping: what the machine has left, or its control group."""
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for line in _read("/proc/meminfo").splitlines():
+        if line.startswith("MemAvailable:"):
+            found.append(int(line.split()[1]) * 1024)
+    for limit, usage in _CGROUPS:
+        if (bound := _read(limit).strip()).isdigit():  # "max": no limit
+            found.append(max(0, int(bound) - int(_read(usage))))
+    return min(found)
+
+
+_CGROUPS = (
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+)
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:.1f} MiB"
