@@ -10,7 +10,6 @@ from trimaran.checkpoint.cache import FileRecord
 from trimaran.checkpoint.download import demand_space
 
 _CHUNK = 1 << 20
-_MODEL_SUFFIXES = (".gguf", ".safetensors")
 
 
 def extract_member(archive: Path, member: str, target: Path, sha256: str | None) -> FileRecord:
@@ -30,25 +29,18 @@ def extract_member(archive: Path, member: str, target: Path, sha256: str | None)
                     sink.write(chunk)
         if sha256 not in (None, sha.hexdigest()):
             raise SourceError(f"{member} has SHA-256 {sha.hexdigest()}, expected {sha256}: it is not the file we know")
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        return FileRecord(target.name, sha.hexdigest(), info.file_size)
+    except BaseException as error:
         target.unlink(missing_ok=True)
-        raise SourceError(f"cannot take {member} out of {archive.name}: {error}") from error
-    except OSError as error:
-        target.unlink(missing_ok=True)
-        raise SourceError(f"cannot write {target}: {error.strerror or error}") from error
-    except BaseException:
-        target.unlink(missing_ok=True)
+        if isinstance(error, zipfile.BadZipFile | zlib.error | EOFError | NotImplementedError | RuntimeError):
+            raise SourceError(f"cannot take {member} out of {archive.name}: {error}") from error
         raise
-    return FileRecord(target.name, sha.hexdigest(), info.file_size)
 
 
 def _find(file: zipfile.ZipFile, member: str) -> zipfile.ZipInfo:
     try:
-        info = file.getinfo(member)
+        return file.getinfo(member)
     except KeyError:
-        models = [name for name in file.namelist() if name.endswith(_MODEL_SUFFIXES)]
-        there = f"it holds the models {', '.join(models[:10])}" if models else "it holds no model file"
+        models = [name for name in file.namelist() if name.endswith(".gguf")]
+        there = f"its models are {', '.join(models[:10])}" if models else "it holds no .gguf file"
         raise SourceError(f"the archive has no file {member!r}; {there}") from None
-    if info.is_dir():
-        raise SourceError(f"{member!r} is a directory of the archive, not a file")
-    return info

@@ -97,7 +97,14 @@ def staging(source: str, revision: str | None = None) -> Path:
 def publish(
     directory: Path, source: str, files: list[FileRecord], *, main: str | None, revision: str | None = None
 ) -> CachedModel:
-    """Moves a filled staging directory into place by one rename, with its record; the caller holds ``exclusive``."""
+    """Moves the files of a staging directory into place by one rename, with their record.
+
+    The caller holds ``exclusive``. Whatever else an earlier attempt has left in the directory is removed.
+    """
+    wanted = {file.name for file in files}
+    for stray in directory.iterdir():
+        if stray.name not in wanted:
+            stray.unlink()
     date = datetime.now(UTC).isoformat(timespec="seconds")
     record = Record(source, revision, main, files, date)
     (directory / RECORD).write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n")

@@ -12,7 +12,7 @@ import httpx
 
 from trimaran.base.errors import SourceError
 from trimaran.checkpoint.cache import FileRecord
-from trimaran.checkpoint.http_client import check_status, shown
+from trimaran.checkpoint.http_client import check_status, shown, translated_errors
 from trimaran.checkpoint.partial_file import PartialFile
 from trimaran.checkpoint.patience import Patience, TransientError
 from trimaran.checkpoint.progress import Report, megabytes, progress
@@ -27,7 +27,7 @@ DISK_RESERVE = 64 << 20  # bytes of the file system that a download leaves free
 
 @dataclass(frozen=True)
 class Remote:
-    """A file to fetch, and what is known about it beforehand. ``headers`` may hold a login for the first host only."""
+    """A file to fetch, and what is known about it beforehand. ``headers`` may hold a login: no other host sees it."""
 
     url: str
     sha256: str | None = None
@@ -42,29 +42,36 @@ def download(client: httpx.Client, remote: Remote, target: Path) -> FileRecord:
     that ignores ranges, or whose file has changed, is read from the start. Raises ``SourceError``: on a wrong hash or
     size (nothing is left behind then), when the disk is too small, or when failures outlast ``Patience``.
     """
+    if done := _already_there(remote, target):
+        return done
+    part = PartialFile(target, remote.url)
     try:
-        if done := _already_there(remote, target):
-            return done
-        part = PartialFile(target, remote.url)
-        try:
-            with progress(target.name) as report:
-                resumed = part.size > 0
+        resumed = part.size > 0
+        with progress(target.name) as report:
+            _fetch(client, remote, part, report)
+            if resumed and not _right(remote, part):  # the old bytes may be the wrong ones
+                part.restart()
                 _fetch(client, remote, part, report)
-                if resumed and remote.sha256 not in (None, part.sha256):  # the old bytes may be the wrong ones
-                    part.restart()
-                    _fetch(client, remote, part, report)
-            if remote.sha256 not in (None, part.sha256):
-                part.discard()
-                raise SourceError(
-                    f"{shown(remote.url)} has SHA-256 {part.sha256}, expected {remote.sha256}: "
-                    "it was changed or damaged on the way, and has been removed"
-                )
-            part.finish()
-            return FileRecord(target.name, part.sha256, part.size)
-        finally:
-            part.close()
-    except OSError as error:
-        raise SourceError(f"cannot write {target}: {error.strerror or error}") from error
+        if not _right(remote, part):
+            part.discard()
+            raise SourceError(
+                f"{shown(remote.url)} has SHA-256 {part.sha256}, expected {remote.sha256}: "
+                "it was changed or damaged on the way, and has been removed"
+            )
+        part.finish()
+        return FileRecord(target.name, part.sha256, part.size)
+    finally:
+        part.close()
+
+
+def demand_space(directory: Path, size: int) -> None:
+    """Raises ``SourceError`` when the disk cannot take ``size`` more bytes."""
+    free = shutil.disk_usage(directory).free - DISK_RESERVE
+    if size > free:
+        raise SourceError(
+            f"{directory} has room for {megabytes(max(0, free))}, but {megabytes(size)} are needed; "
+            "free some space or set TRIMARAN_HOME to a larger disk"
+        )
 
 
 def _already_there(remote: Remote, target: Path) -> FileRecord | None:
@@ -74,21 +81,12 @@ def _already_there(remote: Remote, target: Path) -> FileRecord | None:
     with target.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     size = target.stat().st_size
-    return (
-        FileRecord(target.name, sha256, size)
-        if (remote.sha256 or sha256, remote.size or size) == (sha256, size)
-        else None
-    )
+    same = remote.sha256 in (None, sha256) and remote.size in (None, size)
+    return FileRecord(target.name, sha256, size) if same else None
 
 
-def demand_space(directory: Path, size: int) -> None:
-    """Raises ``SourceError`` when the disk cannot take ``size`` more bytes."""
-    free = max(0, shutil.disk_usage(directory).free - DISK_RESERVE)
-    if size > free:
-        raise SourceError(
-            f"{directory} has room for {megabytes(free)}, but {megabytes(size)} are needed; "
-            "free some space or set TRIMARAN_HOME to a larger disk"
-        )
+def _right(remote: Remote, part: PartialFile) -> bool:
+    return remote.sha256 in (None, part.sha256)
 
 
 def _fetch(client: httpx.Client, remote: Remote, part: PartialFile, report: Report) -> None:
@@ -96,15 +94,14 @@ def _fetch(client: httpx.Client, remote: Remote, part: PartialFile, report: Repo
     best = part.size
     while part.size == 0 or part.size != (remote.size or part.total):
         try:
-            _attempt(client, remote, part, report)
+            with translated_errors(remote.url):
+                _attempt(client, remote, part, report)
             return
-        except (httpx.TransportError, TransientError) as error:
+        except TransientError as error:
             if part.size >= best + WORTHWHILE:
                 best = part.size
                 patience.progressed()
             patience.failed(error)
-        except (httpx.TooManyRedirects, httpx.InvalidURL) as error:
-            raise SourceError(f"cannot download {shown(remote.url)}: {error}") from error
 
 
 def _attempt(client: httpx.Client, remote: Remote, part: PartialFile, report: Report) -> None:
@@ -117,7 +114,7 @@ def _attempt(client: httpx.Client, remote: Remote, part: PartialFile, report: Re
     with client.stream("GET", remote.url, headers=headers) as response:
         if response.status_code == 416:  # the file has become shorter
             part.restart()
-            raise TransientError(f"{shown(remote.url)} has no bytes from {headers.get('Range')} on")
+            raise TransientError(f"it has no bytes from {headers.get('Range')} on")
         check_status(response)
         if response.status_code == 206:
             total = _resumed_total(response, part)
@@ -126,16 +123,14 @@ def _attempt(client: httpx.Client, remote: Remote, part: PartialFile, report: Re
             total = _whole_total(response)
         if remote.size is not None and total not in (None, remote.size):
             part.discard()
-            raise SourceError(
-                f"{shown(remote.url)} has {total} bytes, expected {remote.size}: the file has been replaced"
-            )
-        total = total or remote.size
+            raise SourceError(f"{shown(remote.url)} has {total} bytes, expected {remote.size}: it has been replaced")
+        total = remote.size if total is None else total
         part.describe(_validator(response), total)
         _receive(response, part, total, report)
 
 
 def _receive(response: httpx.Response, part: PartialFile, total: int | None, report: Report) -> None:
-    demand_space(part.directory, (total or 0) - part.size)
+    demand_space(part.directory, total - part.size if total else 0)
     report(part.size, total)
     window_end, window_bytes = time.monotonic() + STALL_SECONDS, 0
     checked = part.size
@@ -144,7 +139,7 @@ def _receive(response: httpx.Response, part: PartialFile, total: int | None, rep
         report(part.size, total)
         if total is not None and part.size > total:
             part.discard()
-            raise SourceError(f"{shown(response.url)} sends more than its {total} bytes")
+            raise SourceError(f"{shown(response.request.url)} sends more than its {total} bytes")
         if total is None and part.size - checked > DISK_RESERVE // 2:  # an endless file must not fill the disk
             demand_space(part.directory, 0)
             checked = part.size
@@ -158,16 +153,20 @@ def _receive(response: httpx.Response, part: PartialFile, total: int | None, rep
 
 
 def _resumed_total(response: httpx.Response, part: PartialFile) -> int | None:
-    found = re.fullmatch(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18}|\*)", response.headers.get("Content-Range", ""))
+    stated = response.headers.get("Content-Range", "")
+    found = re.fullmatch(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18}|\*)", stated)
     if found is None or int(found[1]) != part.size:
+        asked = part.size
         part.restart()
-        raise TransientError(f"asked for bytes from {part.size} on, got {response.headers.get('Content-Range')!r}")
+        raise TransientError(f"asked for bytes from {asked} on, got {stated!r}")
     return None if found[2] == "*" else int(found[2])
 
 
 def _whole_total(response: httpx.Response) -> int | None:
+    if response.headers.get("Content-Encoding", "identity") != "identity":  # not what was asked for
+        raise SourceError(f"{shown(response.request.url)} comes compressed, so its bytes are not the file's")
     length = response.headers.get("Content-Length", "")
-    return int(length) if length.isdecimal() else None
+    return int(length) if re.fullmatch(r"\d{1,18}", length) else None
 
 
 def _validator(response: httpx.Response) -> str | None:

