@@ -23,7 +23,7 @@ from trimaran.checkpoint import open_checkpoint
 from trimaran.checkpoint.sources import resolve
 
 ROOT = Path(__file__).resolve().parent.parent
-HEADER = f"{'config':10}{'text':8}{'tokens':>7}{'mean KL':>11}{'max KL':>10}{'full KL':>11}{'top-1':>9}{'golden':>9}{'ours':>9}{'ratio':>8}"
+HEADER = "config    text     tokens    mean KL    max KL    full KL    top-1   golden     ours   ratio"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -71,7 +71,9 @@ def show(result: Result) -> None:
         print(line(result.configuration.name, each))
     for at in result.scores:
         for position, margin in at.disagreements:
-            print(f"{'':10}{at.name}: other arg-max at {position}, where golden's first two are {margin:.4f} nats apart")
+            print(
+                f"{'':10}{at.name}: other arg-max at {position}, where golden's first two are {margin:.4f} nats apart"
+            )
     for miss in result.misses():
         print(f"{'':10}MISSED: {miss}")
     sys.stdout.flush()

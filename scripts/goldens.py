@@ -64,10 +64,11 @@ def write_all(path: Path, full: Path) -> None:
             logits = model(torch.tensor([tokens])).logits[0]
         np.save(full / f"{text.stem}.npy", logits.numpy())
         golden = summarise(tokens, logits)
-        np.savez_compressed(GOLDENS / f"smollm2-{text.stem}.npz", **golden)
+        np.savez_compressed(GOLDENS / f"smollm2-{text.stem}.npz", allow_pickle=False, **golden)
+        outside = np.exp(golden["rest"])
         print(
             f"{text.stem:8} {len(tokens)} tokens, perplexity {np.exp(-golden['target'].mean(dtype=np.float64)):.3f}, "
-            f"mass outside the top {TOP}: mean {np.exp(golden['rest']).mean():.4f}, most {np.exp(golden['rest']).max():.3f}"
+            f"mass outside the top {TOP}: mean {outside.mean():.4f}, most {outside.max():.3f}"
         )
 
 

@@ -1,0 +1,130 @@
+"""Measures cases on several subjects, interleaved round by round, and reports them beside the floor."""
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from trimaran.bench.cases import Case, Prefill, Subject
+from trimaran.bench.floor import Work
+from trimaran.bench.machine import ForeignLoad, Machine
+
+
+@dataclass
+class Line:
+    """One case: tokens a second of every round, by subject, and the floor."""
+
+    case: Case
+    floor: float
+    rates: dict[str, list[float]] = field(default_factory=dict)
+
+    def median(self, subject: str) -> float | None:
+        rates = self.rates.get(subject)
+        return statistics.median(rates) if rates else None
+
+
+@dataclass(frozen=True)
+class Report:
+    """All lines of a run. ``foreign_cores`` is what other processes used meanwhile; above 0.1 expect noise."""
+
+    model: str
+    machine: dict[str, str | int | float]
+    formats: str
+    rounds: int
+    peers: tuple[str, ...]
+    lines: list[Line]
+    foreign_cores: float | None
+
+    def ratio(self, line: Line) -> float | None:
+        """The engine's median over that of the best peer."""
+        ours, theirs = line.median("engine"), [rate for peer in self.peers if (rate := line.median(peer))]
+        return ours / max(theirs) if ours and theirs else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, as plain values."""
+        return {
+            "model": self.model,
+            "machine": self.machine,
+            "formats": self.formats,
+            "rounds": self.rounds,
+            "foreign_cores": self.foreign_cores,
+            "unit": "tokens/s",
+            "cases": [
+                {
+                    "case": line.case.name,
+                    "floor": line.floor,
+                    "median": {subject: line.median(subject) for subject in line.rates},
+                    "rates": line.rates,
+                    "ratio_to_best_peer": self.ratio(line),
+                }
+                for line in self.lines
+            ],
+        }
+
+    def to_text(self) -> str:
+        """A table for people: medians in tokens a second, with the range where rounds differ."""
+        subjects = ["engine", "executor", *self.peers]
+        head = f"{'tokens/s':32}{'engine':>8}{'(min - max)':>16}{'ms':>9}{'floor':>9}{'share':>7}"
+        head += "".join(f"{subject:>17}" for subject in subjects[1:]) + (f"{'x best':>8}" if self.peers else "")
+        return "\n".join([*self._preamble(), "", head, *(self._row(line, subjects) for line in self.lines)])
+
+    def _preamble(self) -> Iterable[str]:
+        machine = self.machine
+        yield f"{self.model}: {self.formats}"
+        yield f"{machine['cpu']}, {machine['threads']} threads, {machine['isa']}, {machine['system']}"
+        yield (
+            f"measured bounds: read {machine['read_gb_s_96_mib']} GB/s (96 MiB), int8 {machine['int8_tops']} TOP/s, "
+            f"fp32 {machine['fp32_tflops']} TFLOP/s"
+        )
+        foreign = "unknown" if self.foreign_cores is None else f"{self.foreign_cores:.2f} cores"
+        yield f"medians of {self.rounds} rounds; other processes used {foreign}"
+
+    def _row(self, line: Line, subjects: Sequence[str]) -> str:
+        rates = line.rates["engine"]
+        ours = statistics.median(rates)
+        tokens = line.case.tokens if isinstance(line.case, Prefill) else getattr(line.case, "sequences", None)
+        milliseconds = f"{1e3 * tokens / ours:9.2f}" if tokens and "end" not in line.case.name else f"{'':9}"
+        row = f"{line.case.name:32}{ours:8.0f}{f'({min(rates):.0f} - {max(rates):.0f})':>16}{milliseconds}"
+        row += f"{line.floor:9.0f}{ours / line.floor:7.0%}"
+        for subject in subjects[1:]:
+            rate = line.median(subject)
+            row += f"{'-' if rate is None else f'{rate:.0f}':>17}"
+        if self.peers:
+            ratio = self.ratio(line)
+            row += f"{'-' if ratio is None else f'{ratio:.2f}':>8}"
+        return row
+
+
+def compare(
+    model: str,
+    formats: str,
+    work: Work,
+    machine: Machine,
+    cases: Sequence[Case],
+    subjects: Sequence[Subject],
+    rounds: int,
+    progress: Callable[[str], None],
+) -> Report:
+    """Runs ``rounds`` rounds over all cases; in each, one subject after the other, so that all meet the same noise.
+
+    ``progress`` is called before each measurement with what comes. The floors are measured in between.
+    """
+    lines = [Line(case, case.floor(work, machine)) for case in cases]
+    with ForeignLoad() as foreign:
+        for number in range(1, rounds + 1):
+            for line in lines:
+                for subject in subjects:
+                    progress(f"round {number}/{rounds}: {line.case.name}, {subject.name}")
+                    rate = subject.measure(line.case)
+                    if rate is not None:
+                        line.rates.setdefault(subject.name, []).append(rate)
+    peers = tuple(subject.name for subject in subjects if subject.name not in ("engine", "executor"))
+    return Report(
+        model=model,
+        machine=machine.describe(),
+        formats=formats,
+        rounds=rounds,
+        peers=peers,
+        lines=lines,
+        foreign_cores=foreign.cores if foreign.known else None,
+    )

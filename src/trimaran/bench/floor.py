@@ -1,0 +1,87 @@
+"""The physical floor of a step: bytes that must be read over bandwidth, or operations over the unit's peak.
+
+A step cannot be faster than the larger of the two. Left out on purpose: unpacking, norms, softmax, sampling, barriers;
+what they cost is what the share of the floor shows.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from trimaran.base.formats import GROUP, ActivationFormat, KVFormat
+from trimaran.bench.machine import Machine
+from trimaran.kernels.program import Attention, Linear, Program
+from trimaran.kernels.weights import Weight
+
+
+@dataclass(frozen=True)
+class Part:
+    """Consecutive tokens of one sequence in a step: ``rows`` of them after ``context`` earlier ones."""
+
+    context: int
+    rows: int = 1
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a step cannot do without."""
+
+    bytes: int
+    int8_ops: int
+    fp32_ops: int
+
+    def seconds(self, machine: Machine) -> float:
+        """The floor on ``machine``: its bandwidth for this footprint, its peaks for these operations."""
+        maths = self.fp32_ops / machine.peak(int8=False)
+        if self.int8_ops:
+            maths += self.int8_ops / machine.peak(int8=True)
+        return max(self.bytes / machine.bandwidth(self.bytes), maths)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a model does per row, counted once from its program."""
+
+    weight_bytes: int  # read once a step
+    kv_bytes: int  # of one token
+    int8_ops: int  # of every row
+    fp32_ops: int
+    head_int8_ops: int  # of every row that needs logits
+    head_fp32_ops: int
+    pair_ops: int  # of attention, for one query and one key, all heads and layers
+
+    def cost(self, parts: Sequence[Part], logits_rows: int) -> Cost:
+        """The cost of one step: each sequence's keys and values are read once, attention is causal."""
+        rows = sum(part.rows for part in parts)
+        pairs = sum(part.rows * part.context + part.rows * (part.rows + 1) // 2 for part in parts)
+        return Cost(
+            bytes=self.weight_bytes + self.kv_bytes * sum(part.context + part.rows for part in parts),
+            int8_ops=rows * self.int8_ops + logits_rows * self.head_int8_ops,
+            fp32_ops=rows * self.fp32_ops + logits_rows * self.head_fp32_ops + pairs * self.pair_ops,
+        )
+
+
+def count_work(
+    program: Program, weights: Mapping[str, Weight], kv_format: KVFormat, activations: ActivationFormat
+) -> Work:
+    """Counts ``program``'s matrices and attention; an embedding is read by row and therefore costs nothing."""
+    linears = [op for op in program.ops if isinstance(op, Linear)]
+    ops = {(int8, head): 0 for int8 in (False, True) for head in (False, True)}
+    for op in linears:
+        int8 = weights[op.weight].fmt.quantised and activations is ActivationFormat.INT8
+        ops[int8, op.x.logits_rows] += 2 * op.x.width * op.out.width
+    matrices = {op.weight for op in linears}
+    return Work(
+        weight_bytes=sum(matrix_bytes(weights[name]) for name in matrices),
+        kv_bytes=program.cache.page_bytes(kv_format, 1),
+        int8_ops=ops[True, False],
+        fp32_ops=ops[False, False],
+        head_int8_ops=ops[True, True],
+        head_fp32_ops=ops[False, True],
+        pair_ops=sum(4 * op.heads * op.head_dim for op in program.ops if isinstance(op, Attention)),
+    )
+
+
+def matrix_bytes(weight: Weight) -> int:
+    """Bytes of a matrix in its format, scales included."""
+    rows, cols = weight.shape
+    return rows * cols // GROUP * weight.fmt.group_bytes

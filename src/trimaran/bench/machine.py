@@ -1,0 +1,103 @@
+"""The machine under test: what it can do at best, measured now, and who else is using it."""
+
+import os
+import platform
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+from trimaran import _probe
+
+PASSES = 9
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass
+class Machine:
+    """Upper bounds for ``threads`` threads; each is the best of a few short passes, since it is to be a bound."""
+
+    threads: int
+    _bandwidths: dict[int, float] = field(default_factory=dict)
+    _peaks: dict[bool, float] = field(default_factory=dict)
+
+    def bandwidth(self, footprint: int) -> float:
+        """Bytes a second when ``footprint`` bytes are read over and over; measured once per size, to about 6 %."""
+        step = 1 << max(footprint.bit_length() - 5, 20)  # one bucket per sixteenth of the leading power of two
+        size = max(footprint // step, 1) * step
+        if size not in self._bandwidths:
+            self._bandwidths[size] = size / min(_probe.read_seconds(size, self.threads, PASSES))
+        return self._bandwidths[size]
+
+    def peak(self, *, int8: bool) -> float:
+        """Operations a second (a multiply-add is two): int8 dot products, or float32."""
+        if int8 not in self._peaks:
+            self._peaks[int8] = max(_probe.multiply_rate(int8, self.threads, PASSES))
+        return self._peaks[int8]
+
+    def describe(self) -> dict[str, str | int | float]:
+        """For the head of a report."""
+        return {
+            "cpu": cpu_name(),
+            "threads": self.threads,
+            "isa": _probe.isa(),
+            "int8_tops": round(self.peak(int8=True) / 1e12, 3),
+            "fp32_tflops": round(self.peak(int8=False) / 1e12, 3),
+            "read_gb_s_96_mib": round(self.bandwidth(96 << 20) / 1e9, 1),
+            "system": f"{platform.system()} {platform.release()}",
+        }
+
+
+class ForeignLoad:
+    """How many cores other processes used inside the ``with``: busy time of the machine less that of this process.
+
+    Zero on systems without ``/proc/stat``; ``known`` says so.
+    """
+
+    def __enter__(self) -> "ForeignLoad":
+        self._start = (time.monotonic(), _busy(), _own())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        wall, busy, own = (
+            now - then for now, then in zip((time.monotonic(), _busy(), _own()), self._start, strict=True)
+        )
+        self.cores = max(0.0, (busy - own) / wall)
+
+    @property
+    def known(self) -> bool:
+        return Path("/proc/stat").exists()
+
+
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def cpu_name() -> str:
+    """The processor's name, with family and model where Linux tells them (cloud machines share names)."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    facts = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    name = facts.get("model name", platform.machine())
+    return f"{name} (family {facts['cpu family']}, model {facts['model']})" if "cpu family" in facts else name
+
+
+def _busy() -> float:
+    """CPU seconds since boot that were neither idle nor waiting for a disk, over all cores; stolen time counts."""
+    try:
+        fields = Path("/proc/stat").read_text().splitlines()[0].split()[1:9]
+    except OSError:
+        return 0.0
+    user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, fields)
+    return (user + nice + system + irq + softirq + steal) / TICKS
+
+
+def _own() -> float:
+    """CPU seconds of this process and of its children that have ended."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system

@@ -1,0 +1,93 @@
+"""Sets up the subjects of a benchmark and runs it: the engine, its executor alone, and peers."""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from trimaran.base.errors import ConfigError
+from trimaran.base.formats import ActivationFormat, KVFormat, WeightFormat
+from trimaran.bench.bare import BareExecutor
+from trimaran.bench.cases import CHUNK, Case, Subject, cache_need
+from trimaran.bench.compare import Report, compare
+from trimaran.bench.floor import count_work
+from trimaran.bench.in_process import InProcessEngine
+from trimaran.bench.llama_cpp import llama_cpp_subjects
+from trimaran.bench.machine import Machine, usable_cores
+from trimaran.checkpoint import open_checkpoint
+from trimaran.engine.config import EngineConfig
+from trimaran.engine.load import load_engine
+from trimaran.kernels.open import open_executor
+from trimaran.kernels.step import ExecutorOptions
+from trimaran.models.load import load_weights
+from trimaran.models.registry import build_program, read_config
+
+PAGE = 16
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What is measured and how. ``peers`` is the folder with llama.cpp's programs; None measures no peer."""
+
+    model: Path
+    weight_format: WeightFormat | None = None
+    kv_format: KVFormat = KVFormat.BF16
+    activations: ActivationFormat = ActivationFormat.INT8
+    threads: int = 0
+    rounds: int = 3
+    peers: Path | None = None
+
+
+def run(setup: Setup, cases: Sequence[Case], progress: Callable[[str], None]) -> Report:
+    """Loads the model, measures ``cases`` and returns the report; raises ``TrimaranError``."""
+    threads = setup.threads or usable_cores()
+    needs = [cache_need(case) for case in cases]
+    longest = max(tokens for tokens, _ in needs)
+    sequences = max(count for _, count in needs)
+    pages = max(_pages(max(tokens, longest if count == 1 else 0)) * count for tokens, count in needs)
+    progress(f"loading {setup.model.name}")
+    with ExitStack() as stack:
+        checkpoint = stack.enter_context(open_checkpoint(setup.model))
+        model = read_config(checkpoint)
+        if longest > model.context:
+            raise ConfigError(f"the longest case needs {longest} tokens; {setup.model.name} has {model.context}")
+        program = replace(build_program(model), context=min(model.context, longest + PAGE))
+        weights = load_weights(checkpoint, model, program, setup.weight_format)
+        work = count_work(program, weights, setup.kv_format, setup.activations)
+        options = ExecutorOptions(
+            kv_format=setup.kv_format,
+            activations=setup.activations,
+            num_pages=1 + pages,
+            page_size=PAGE,
+            max_rows=CHUNK,
+            max_sequences=sequences,
+            threads=threads,
+        )
+        executor = open_executor("native", program, weights, options)
+        bare = BareExecutor(executor, program.vocab)
+        stack.callback(bare.close)
+        del weights  # views of the mapped file
+        engine = load_engine(
+            EngineConfig(
+                model=str(setup.model),
+                weight_format=setup.weight_format,
+                kv_format=setup.kv_format,
+                activations=setup.activations,
+                max_model_len=program.context,
+                max_num_seqs=sequences,
+                max_num_batched_tokens=CHUNK,
+                page_size=PAGE,
+                kv_memory_bytes=program.cache.page_bytes(setup.kv_format, PAGE) * (1 + pages),
+                threads=threads,
+            )
+        )
+        subjects: list[Subject] = [InProcessEngine(engine, program.vocab), bare]
+        stack.callback(engine.close)
+        if setup.peers:
+            subjects += llama_cpp_subjects(setup.peers, setup.model, threads)
+        formats = f"weights {engine.info.weight_format}, pages {engine.info.kv_format}, {engine.info.isa}"
+        return compare(setup.model.name, formats, work, Machine(threads), cases, subjects, setup.rounds, progress)
+
+
+def _pages(tokens: int) -> int:
+    return -(-tokens // PAGE) + 1
