@@ -54,9 +54,7 @@ def scalar_types(annotation: Any) -> set[type]:
     return {annotation}
 
 
-def resolve(
-    kind: type[T], *, flags: Mapping[str, Any], environ: Mapping[str, str], file: Path | None = None
-) -> T:
+def resolve(kind: type[T], *, flags: Mapping[str, Any], environ: Mapping[str, str], file: Path | None = None) -> T:
     """Builds ``kind`` from what was typed (``None``: not typed), ``environ`` and a YAML ``file``, in this precedence.
 
     Numbers may carry a size: ``8k`` is 8,000 and ``8K`` 8,192, likewise m/M and g/G. In a variable, the items of a list are
@@ -70,8 +68,7 @@ def resolve(
             values[name] = _convert(kind, name, value, annotations[name], f"{name} in {file}")
     for name, annotation in annotations.items():
         variable = env.option_variable(name)
-        if variable in environ:
-            text = environ[variable]
+        if text := environ.get(variable):  # an empty variable is as good as none
             items = [item.strip() for item in text.split(",") if item.strip()] if is_list(annotation) else text
             values[name] = _convert(kind, name, items, annotation, variable)
     for name, value in flags.items():

@@ -1,13 +1,11 @@
-"""Every environment variable that Trimaran reads, in one place.
+"""Every ``TRIMARAN_*`` environment variable there is, in one place.
 
-Beside these, each option of a command can be set as ``TRIMARAN_<OPTION>`` (``base/config.py``): ``TRIMARAN_PORT=9000`` is
+``HOME`` and ``OFFLINE`` are read by ``checkpoint/environment.py``, ``ISA`` by the native executor. Beside these, each option of a command can be set as ``TRIMARAN_<OPTION>`` (``base/config.py``): ``TRIMARAN_PORT=9000`` is
 ``--port 9000``. A ``TRIMARAN_*`` name that is neither is an error, so that a typing mistake never goes unnoticed.
 """
 
-import os
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from pathlib import Path
 
 from trimaran.base.errors import ConfigError
 
@@ -18,19 +16,6 @@ VARIABLES: dict[str, str] = {
     "TRIMARAN_OFFLINE": "true: open no socket to fetch a model",
     "TRIMARAN_ISA": "instruction set of the native executor: generic, avx2 or avx512; default: the best this machine has",
 }
-
-
-def home(environ: Mapping[str, str] = os.environ) -> Path:
-    """The directory that holds downloaded models; it need not exist yet."""
-    if chosen := environ.get("TRIMARAN_HOME"):
-        return Path(chosen).expanduser()
-    cache = environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(cache).expanduser() / "trimaran"
-
-
-def offline(environ: Mapping[str, str] = os.environ) -> bool:
-    """True when no socket may be opened to fetch a model; raises ``ConfigError`` on a value that is not a truth value."""
-    return truth("TRIMARAN_OFFLINE", environ.get("TRIMARAN_OFFLINE", "false"))
 
 
 def truth(name: str, value: str) -> bool:

@@ -1,0 +1,158 @@
+"""``trimaran serve``: the OpenAI API over one model.
+
+Flags are made from ``server/options.py``, so that flags, ``TRIMARAN_*`` variables and configuration files cannot disagree.
+"""
+
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trimaran.base.config import is_list, option_types, resolve, scalar_types
+from trimaran.base.errors import ConfigError
+from trimaran.server.options import ServeOptions
+
+if TYPE_CHECKING:
+    from trimaran.engine.config import EngineConfig
+
+_FORMATS = {"auto": None, "bfloat16": "bf16", "float32": "fp32"}
+
+
+def _serve(config: Path | None, **flags: Any) -> None:
+    """Serve MODEL over the OpenAI API until SIGTERM or Ctrl-C.
+
+    An option is taken from its flag, else from its variable (TRIMARAN_MAX_MODEL_LEN for --max-model-len), else from
+    the YAML file given with --config, else from its default.
+
+    \b
+    Examples:
+      trimaran serve smollm2
+      trimaran serve smollm2 --port 9000 --max-model-len 2k --api-key "$KEY"
+      trimaran serve ./model.gguf --served-model-name small --kv-cache-memory-bytes 2G
+      TRIMARAN_API_KEY=$KEY trimaran serve --config prod.yaml --host 0.0.0.0
+
+    \b
+    Then:
+      curl http://127.0.0.1:8000/v1/chat/completions -H 'content-type: application/json' \\
+        -d '{"model": "smollm2", "messages": [{"role": "user", "content": "Hello!"}]}'
+    """
+    options = resolve(ServeOptions, flags=flags, environ=os.environ, file=config)
+    if not options.model:
+        raise ConfigError("name a model to serve, such as: trimaran serve smollm2")
+    raise typer.Exit(start(options))
+
+
+def start(options: ServeOptions) -> int:
+    """Runs the server that ``options`` describe; returns its exit code."""
+    import asyncio
+    import logging
+
+    import uvloop
+
+    from trimaran import __version__
+    from trimaran.checkpoint.sources import resolve as find_model
+    from trimaran.server.run import run
+
+    logging.basicConfig(level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    for chatty in ("httpx", "httpcore", "asyncio"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    model = find_model(options.model, offline=options.offline)
+    names = options.served_model_name or (model.name,)
+    engine = engine_config(options, model.path, names[0])
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(run(options, names, model.path, engine.to_json(), __version__))
+
+
+def engine_config(options: ServeOptions, path: Path, name: str) -> "EngineConfig":
+    """The engine's part of ``options``; raises ``ConfigError`` on what it cannot be."""
+    from trimaran.base.formats import ActivationFormat, KVFormat, WeightFormat
+    from trimaran.engine.config import EngineConfig
+
+    weights = _FORMATS.get(options.weight_format, options.weight_format)
+    kv = _FORMATS.get(options.kv_cache_dtype, options.kv_cache_dtype)
+    more: dict[str, Any] = {"null": _null_model(options, path)} if options.executor == "null" else {}
+    return EngineConfig(
+        model=str(path),
+        served_name=name,
+        executor=options.executor,
+        weight_format=None if weights is None else WeightFormat(weights),
+        kv_format=KVFormat.BF16 if kv is None else KVFormat(kv),
+        activations=ActivationFormat(options.activations),
+        max_model_len=options.max_model_len,
+        max_num_seqs=options.max_num_seqs,
+        max_num_batched_tokens=options.max_num_batched_tokens,
+        max_waiting=options.max_num_seqs + options.max_waiting,  # the server counts at its door: all it lets in fits
+        page_size=options.block_size,
+        kv_memory_bytes=options.kv_cache_memory_bytes,
+        prefix_caching=options.enable_prefix_caching,
+        threads=options.threads,
+        seed=options.seed,
+        **more,
+    )
+
+
+def _null_model(options: ServeOptions, path: Path) -> Any:
+    """What the null executor plays: any text of the model's vocabulary, now and then the end of an answer."""
+    from trimaran.checkpoint import open_checkpoint
+    from trimaran.kernels.null import NullModel
+    from trimaran.text.tokenizer import open_tokenizer
+
+    checkpoint = open_checkpoint(path)
+    try:
+        tokenizer = open_tokenizer(checkpoint)
+    finally:
+        checkpoint.close()
+    context = {} if options.max_model_len is None else {"context": options.max_model_len}
+    return NullModel(vocab=tokenizer.vocab_size, eos_id=min(tokenizer.eos_ids, default=None), **context)
+
+
+def _command() -> Callable[..., None]:
+    """``_serve`` with one flag for every option, as typer reads it from a signature."""
+
+    def serve(**flags: Any) -> None:
+        _serve(flags.pop("config"), **flags)
+
+    parameters = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+        for name, annotation in _annotations().items()
+    ]
+    serve.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # functions have one, mypy does not know
+    serve.__annotations__ = _annotations()
+    serve.__doc__ = _serve.__doc__
+    return serve
+
+
+def _annotations() -> Mapping[str, Any]:
+    import dataclasses
+
+    fields = {field.name: field for field in dataclasses.fields(ServeOptions)}
+    annotations: dict[str, Any] = {}
+    for name, kind in option_types(ServeOptions).items():
+        field = fields[name]
+        text, choices = field.metadata["help"], field.metadata["choices"]
+        metavar = field.metadata["metavar"] or ("|".join(choices) if choices else None)
+        flag = "--" + name.replace("_", "-")
+        if name == "model":
+            annotations[name] = Annotated[str | None, typer.Argument(help=text, metavar="[MODEL]", show_default=False)]
+            annotations["config"] = Annotated[
+                Path | None, typer.Option("--config", help="YAML file with options", metavar="FILE", show_default=False)
+            ]
+        elif scalar_types(kind) == {bool}:
+            on_off = f"{flag}/--no-{flag.removeprefix('--')}" if field.default else flag
+            annotations[name] = Annotated[bool | None, typer.Option(on_off, help=text, show_default=False)]
+        elif is_list(kind):
+            annotations[name] = Annotated[
+                list[str] | None, typer.Option(flag, help=text, metavar=metavar, show_default=False)
+            ]
+        else:
+            shown = text if field.default is None else f"{text} [default: {field.default}]"
+            annotations[name] = Annotated[
+                str | None, typer.Option(flag, help=shown, metavar=metavar, show_default=False)
+            ]
+    return annotations
+
+
+serve = _command()

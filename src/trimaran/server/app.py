@@ -1,0 +1,182 @@
+"""The HTTP face: which route does what, which error becomes which answer, and what wraps it all."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, Coroutine
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp
+
+from trimaran.base.errors import TrimaranError
+from trimaran.server import errors, metrics
+from trimaran.server.connection import while_connected
+from trimaran.server.dataplane import DataPlane
+from trimaran.server.guards import Observe, ReadBody, RequireKey
+from trimaran.server.openai import chat, completions
+from trimaran.server.openai.identity import Identity, ModelCard
+from trimaran.server.openai.schema import ChatRequest, CompletionRequest, Generate
+from trimaran.server.openai.sse import EventStream
+from trimaran.server.openai.validation import request_error
+from trimaran.text.template import ChatTemplate
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+LONG_TEXT = 16_384  # bytes of body above which tokenising leaves the event loop to a thread
+
+
+class Version(msgspec.Struct, frozen=True):
+    """What ``/version`` tells: enough to reproduce an answer."""
+
+    version: str
+    executor: str
+    isa: str
+    threads: int
+    weight_format: str
+    kv_format: str
+
+
+@dataclass(frozen=True)
+class Service:
+    """Everything that the routes need."""
+
+    plane: DataPlane
+    template: ChatTemplate
+    card: ModelCard
+    version: Version
+
+
+@dataclass(frozen=True)
+class Access:
+    """Who may ask, and how much at once."""
+
+    api_keys: tuple[str, ...] = ()
+    allowed_origins: tuple[str, ...] = ()
+    max_body_bytes: int = 8 * 2**20
+    body_seconds: float = 30.0
+
+
+def create_app(service: Service, access: Access) -> ASGIApp:
+    """The complete ASGI application of one server."""
+    # No documentation pages: they would load scripts from elsewhere. /openapi.json has the same content.
+    app = FastAPI(title="Trimaran", version=service.version.version, docs_url=None, redoc_url=None)
+    _add_probes(app, service)
+    _add_openai(app, service)
+    _add_errors(app)
+    wrapped: ASGIApp = ReadBody(app, access.max_body_bytes, access.body_seconds)
+    if access.api_keys:
+        wrapped = RequireKey(wrapped, access.api_keys, open_paths=["/health"])
+    if access.allowed_origins:
+        wrapped = CORSMiddleware(wrapped, access.allowed_origins, allow_methods=["*"], allow_headers=["*"])
+    return Observe(wrapped, service.plane.metrics)
+
+
+def _json(value: msgspec.Struct, headers: dict[str, str] | None = None) -> Response:
+    return Response(msgspec.json.encode(value), media_type="application/json", headers=headers)
+
+
+def _add_probes(app: FastAPI, service: Service) -> None:
+    @app.get("/health")
+    async def health() -> Response:
+        """200 while the process serves HTTP, whatever the engine does."""
+        return Response(b'{"status":"live"}', media_type="application/json")
+
+    @app.get("/ready")
+    async def ready() -> Response:
+        """200 once a token has been produced and for as long as the engine's loop turns; else 503 with the reason."""
+        if (trouble := service.plane.trouble()) is not None:
+            return _error(errors.http_error(503, trouble))
+        return Response(b'{"status":"ready"}', media_type="application/json")
+
+    @app.get("/metrics")
+    async def show_metrics() -> Response:
+        return Response(service.plane.metrics.text(), media_type=metrics.CONTENT_TYPE)
+
+    @app.get("/version")
+    async def version() -> Response:
+        return _json(service.version)
+
+
+def _add_openai(app: FastAPI, service: Service) -> None:
+    plane = service.plane
+
+    @app.get("/v1/models")
+    async def list_models() -> Response:
+        return _json(service.card.list())
+
+    @app.get("/v1/models/{model:path}")
+    async def show_model(model: str) -> Response:
+        return _json(service.card.entry(model))
+
+    @app.post("/v1/chat/completions")
+    async def chat_completions(request: Request, body: ChatRequest) -> Response:
+        arrived = time.perf_counter()
+        identity = _identity("chatcmpl", request, body)
+        run = plane.open(await _tokenised(request, chat.generation, body, service.template), arrived=arrived)
+        if body.stream:
+            return _stream(chat.chunks(run, body, identity, plane), identity)
+        return await _whole(request, chat.whole(run, body, identity, plane), identity)
+
+    @app.post("/v1/completions")
+    async def text_completions(request: Request, body: CompletionRequest) -> Response:
+        arrived = time.perf_counter()
+        identity = _identity("cmpl", request, body)
+        run = plane.open(await _tokenised(request, completions.generation, body, plane.tokenizer), arrived=arrived)
+        if body.stream:
+            return _stream(completions.chunks(run, body, identity, plane), identity)
+        return await _whole(request, completions.whole(run, body, identity, plane), identity)
+
+    def _identity(prefix: str, request: Request, body: Generate) -> Identity:
+        identity = service.card.identity(prefix, body.model)
+        if labels := body.labels:
+            log.debug("%s on %s: %r", identity.id, request.url.path, labels)
+        return identity
+
+
+async def _tokenised(request: Request, generation: Any, *args: Any) -> Any:
+    """Calls ``generation``; in a thread when the body is long, since the event loop serves everybody."""
+    if len(await request.body()) > LONG_TEXT:
+        return await asyncio.to_thread(generation, *args)
+    return generation(*args)
+
+
+def _stream(events: AsyncGenerator[bytes], identity: Identity) -> Response:
+    return EventStream(events, [(b"x-request-id", identity.id.encode())])
+
+
+async def _whole(request: Request, work: Coroutine[Any, Any, msgspec.Struct], identity: Identity) -> Response:
+    result = await while_connected(request.receive, work)
+    if result is None:
+        return Response(status_code=499)  # nobody will read it
+    return _json(result, {"x-request-id": identity.id})
+
+
+def _error(answer: errors.ErrorAnswer) -> Response:
+    return Response(answer.body, answer.status, answer.headers, media_type="application/json")
+
+
+def _add_errors(app: FastAPI) -> None:
+    @app.exception_handler(TrimaranError)
+    async def ours(request: Request, error: TrimaranError) -> Response:  # noqa: ARG001
+        return _error(errors.answer(error))
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> Response:  # noqa: ARG001
+        return _error(errors.answer(request_error(error.errors(), error.body)))
+
+    @app.exception_handler(HTTPException)
+    async def http(request: Request, error: HTTPException) -> Response:
+        what = f"{request.method} {request.url.path}"
+        message = {404: f"there is no {what}", 405: f"{what} is not allowed"}.get(error.status_code, str(error.detail))
+        return _error(errors.http_error(error.status_code, message, headers=dict(error.headers or {})))
+
+    @app.exception_handler(Exception)
+    async def bug(request: Request, error: Exception) -> Response:  # noqa: ARG001
+        return _error(errors.answer(error))

@@ -1,0 +1,253 @@
+"""The data plane: prompts in, text out, whatever the protocol.
+
+It fans a request out into sequences, sends them to the engine, turns tokens into text, finds stop strings, counts, and
+gives everything back when the caller stops listening. Protocols (``openai/``) translate to and from ``Generation`` and
+``Piece`` and know nothing of the engine.
+"""
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from trimaran.base import errors
+from trimaran.base.messages import Failed, Submit, Tokens
+from trimaran.base.sampling import SamplingParams
+from trimaran.server.choice import Choice, Piece, joined
+from trimaran.server.engine import EngineLink, Inbox
+from trimaran.server.errors import DeadlineError, DrainingError
+from trimaran.server.metrics import Metrics
+from trimaran.text.tokenizer import Tokenizer
+
+MAX_CHOICES = 128  # sequences of one request: prompts times n
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one server takes on: sequences in flight, tokens of context, seconds per request."""
+
+    max_inflight: int  # running and waiting sequences together
+    max_running: int
+    context: int
+    vocab: int
+    deadline: float | None = None
+
+
+@dataclass(frozen=True)
+class Generation:
+    """A request to continue ``prompts`` (token ids), each ``sampling.n`` times; choice ``p * n + k`` is the k-th of prompt p."""
+
+    prompts: tuple[list[int], ...]
+    sampling: SamplingParams
+    priority: int = 0
+    salt: str = ""
+    param: str = "prompt"  # the request's field that holds the prompts
+
+
+@dataclass
+class Usage:
+    """Tokens of a request so far. A prompt counts once, however many choices continue it."""
+
+    prompt: int = 0
+    cached: int = 0
+    completion: int = 0
+
+
+class DataPlane:
+    """Admits, runs and ends requests over one engine link. Use it from one event loop."""
+
+    def __init__(self, link: EngineLink, tokenizer: Tokenizer, limits: Limits, metrics: Metrics) -> None:
+        self.tokenizer = tokenizer
+        self.limits = limits
+        self.metrics = metrics
+        self._link = link
+        self._runs: set[Run] = set()
+        self._inflight = 0
+        self._draining = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._sequence_seconds = 1.0  # moving average, for Retry-After
+
+    def open(self, generation: Generation, *, arrived: float) -> "Run":
+        """Admits a request that arrived at ``time.perf_counter()`` = ``arrived``.
+
+        The result is an async context manager; leaving it cancels whatever still runs. Raises ``RequestError``,
+        ``QueueFullError``, ``DrainingError`` or ``EngineDiedError``; then nothing has been started.
+        """
+        if self._draining:
+            raise DrainingError("the server is stopping")
+        self._check(generation)
+        wanted = len(generation.prompts) * generation.sampling.n
+        if self._inflight + wanted > self.limits.max_inflight:
+            turns = (self._inflight + wanted) / self.limits.max_running
+            raise errors.QueueFullError(
+                f"the server already holds {self._inflight} sequences of at most {self.limits.max_inflight}",
+                retry_after=min(60.0, turns * self._sequence_seconds),
+            )
+        return Run(self, self._link, generation, arrived)
+
+    async def drain(self, deadline: float) -> int:
+        """Admits nothing more, waits up to ``deadline`` seconds for the rest to end, then ends it; returns how many it ended."""
+        self._draining = True
+        try:
+            async with asyncio.timeout(deadline):
+                await self._idle.wait()
+        except TimeoutError:
+            left = list(self._runs)
+            for run in left:
+                run.abort(DrainingError("the server stopped before the request was done"))
+            return len(left)
+        return 0
+
+    def trouble(self) -> str | None:
+        """Why a request would not be answered now, or ``None``."""
+        return "the server is stopping" if self._draining else self._link.trouble()
+
+    def _check(self, generation: Generation) -> None:
+        sampling, limits = generation.sampling, self.limits
+        choices = len(generation.prompts) * sampling.n
+        if choices > MAX_CHOICES:
+            raise errors.RequestError(f"{choices} choices asked for, the limit is {MAX_CHOICES}", param="n")
+        for prompt in generation.prompts:
+            if not prompt:
+                raise errors.RequestError("the prompt has no tokens", param=generation.param)
+            if len(prompt) >= limits.context:
+                raise errors.ContextLengthError(
+                    f"the prompt has {len(prompt)} tokens; the context of {limits.context} leaves room for fewer than that",
+                    param=generation.param,
+                )
+            if sampling.max_tokens is not None and len(prompt) + sampling.max_tokens > limits.context:
+                raise errors.ContextLengthError(
+                    f"{len(prompt)} prompt tokens and max_tokens {sampling.max_tokens} exceed the context of {limits.context}",
+                    param="max_tokens",
+                )
+            if not 0 <= min(prompt) <= max(prompt) < limits.vocab:
+                raise errors.RequestError(
+                    f"prompt token ids must be from 0 to {limits.vocab - 1}", param=generation.param
+                )
+        for name, ids in (("logit_bias", sampling.logit_bias), ("stop_token_ids", sampling.stop_token_ids)):
+            for token in ids:
+                if not 0 <= token < limits.vocab:
+                    raise errors.RequestError(f"{name} names token {token}; ids end at {limits.vocab - 1}", param=name)
+
+    def _entered(self, run: "Run", sequences: int) -> None:
+        self._runs.add(run)
+        self._inflight += sequences
+        self._idle.clear()
+
+    def _left(self, run: "Run", sequences: int, seconds: float) -> None:
+        self._runs.discard(run)
+        self._inflight -= sequences
+        self._sequence_seconds += 0.1 * (seconds - self._sequence_seconds)
+        if not self._runs:
+            self._idle.set()
+
+
+class Run:
+    """One admitted request. Iterate over it for pieces of its choices; ``usage`` is complete when the iteration has ended."""
+
+    def __init__(self, plane: DataPlane, link: EngineLink, generation: Generation, arrived: float) -> None:
+        sampling = generation.sampling
+        self.usage = Usage(prompt=sum(map(len, generation.prompts)))
+        self._plane = plane
+        self._link = link
+        self._arrived = arrived
+        self._inbox = Inbox()
+        self._n = sampling.n
+        self._submits: list[Submit] = []
+        self._choices: dict[str, Choice] = {}
+        stem = secrets.token_hex(8)
+        for index in range(len(generation.prompts) * sampling.n):
+            p, k = divmod(index, sampling.n)
+            # Choices of one prompt must differ: each draws from a seed of its own (as in vLLM).
+            seed = None if sampling.seed is None else sampling.seed + k
+            one = msgspec.structs.replace(sampling, n=1, seed=seed, stop=())
+            id_ = f"{stem}-{index}"
+            self._submits.append(Submit(id_, generation.prompts[p], one, generation.priority, generation.salt))
+            self._choices[id_] = Choice(index, plane.tokenizer, sampling)
+
+    async def __aenter__(self) -> Self:
+        self._link.submit(self._submits, self._inbox)
+        self._plane._entered(self, len(self._submits))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        seconds = time.perf_counter() - self._arrived
+        self._link.cancel(self._choices)
+        self._plane._left(self, len(self._submits), seconds)
+        self._plane.metrics.request_seconds.observe(seconds)
+        if isinstance(error, asyncio.CancelledError | GeneratorExit):
+            self._plane.metrics.cancelled.inc()
+
+    def abort(self, error: errors.TrimaranError) -> None:
+        """Ends the request with ``error`` for whoever iterates over it."""
+        self._inbox.fail(error)
+
+    async def __aiter__(self) -> AsyncIterator[list[Piece]]:
+        """Yields what has become known since the last time: at least one piece. Ends when every choice has.
+
+        Raises the engine's error, or ``DeadlineError``; the request is over then.
+        """
+        deadline = self._plane.limits.deadline
+        until = None if deadline is None else asyncio.get_running_loop().time() + deadline
+        unfinished = set(self._choices)
+        while unfinished:
+            try:
+                async with asyncio.timeout_at(until):
+                    messages = await self._inbox.take()
+            except TimeoutError:
+                raise DeadlineError(f"the request was not done within {deadline:g} s") from None
+            pieces = []
+            for message in messages:
+                if message.id in unfinished:  # else: text after a stop string, still on its way when we cancelled
+                    piece = self._feed(message)
+                    if piece.finish is not None:
+                        unfinished.discard(message.id)
+                        self._link.cancel([message.id])
+                    pieces.append(piece)
+            if pieces:
+                yield pieces
+
+    async def collect(self) -> list[Piece]:
+        """Runs the request to its end; returns one piece per choice, in order."""
+        pieces: list[list[Piece]] = [[] for _ in self._choices]
+        async with self:
+            async for new in self:
+                for piece in new:
+                    pieces[piece.choice].append(piece)
+        return [joined(parts) for parts in pieces]
+
+    def _feed(self, message: Tokens | Failed) -> Piece:
+        if isinstance(message, Failed):
+            raise failure(message)
+        choice = self._choices[message.id]
+        if choice.last is None and choice.index % self._n == 0:
+            self.usage.cached += message.cached
+        now = time.perf_counter()
+        piece = choice.feed(message)
+        self.usage.completion += piece.generated
+        if piece.generated:
+            if choice.last is None:
+                self._plane.metrics.first_token.observe(now - self._arrived)
+            else:
+                self._plane.metrics.inter_token.observe((now - choice.last) / piece.generated)
+        choice.last = now
+        return piece
+
+
+def failure(message: Failed) -> errors.TrimaranError:
+    """The exception that ``message`` tells of."""
+    kind = getattr(errors, message.kind, errors.TrimaranError)
+    assert issubclass(kind, errors.TrimaranError)
+    if issubclass(kind, errors.QueueFullError):
+        return kind(message.message, retry_after=message.retry_after or 1.0)
+    if issubclass(kind, errors.RequestError):
+        return kind(message.message, param=message.param, code=message.code)
+    return kind(message.message)

@@ -1,0 +1,205 @@
+"""The server's end of the line to the engine process: who gets which message, and what happens when the process dies.
+
+When it dies, every open request ends with ``EngineDiedError``, new ones are refused, and a new process is started after a
+pause that doubles from ``RESTART_SECONDS``. After ``RESTARTS`` starts in a row, none of which lived for
+``STABLE_SECONDS``, the link gives up and the server exits with an error, for its supervisor to see.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable
+
+from trimaran.base import errors
+from trimaran.base.messages import Beat, Cancel, Failed, FromEngine, Started, Submit, ToEngine, Tokens
+from trimaran.host.process import EngineProcess
+from trimaran.server.metrics import Metrics
+
+RESTARTS = 5
+RESTART_SECONDS = 1.0
+STABLE_SECONDS = 60.0
+SILENT_SECONDS = 10.0  # without a Beat for longer, the loop no longer turns
+
+log = logging.getLogger(__name__)
+
+
+class Inbox:
+    """What the engine has said about some sequences and nobody has read yet. A slow reader finds it all in one piece."""
+
+    def __init__(self) -> None:
+        self._messages: list[Tokens | Failed] = []
+        self._error: errors.TrimaranError | None = None
+        self._event = asyncio.Event()
+
+    def put(self, message: Tokens | Failed) -> None:
+        self._messages.append(message)
+        self._event.set()
+
+    def fail(self, error: errors.TrimaranError) -> None:
+        """Nothing more will come; ``take`` raises ``error`` once it has delivered the rest."""
+        self._error = error
+        self._event.set()
+
+    async def take(self) -> list[Tokens | Failed]:
+        """Waits for messages and returns all there are, in order."""
+        await self._event.wait()
+        messages, self._messages = self._messages, []
+        if not messages:
+            assert self._error is not None
+            raise self._error
+        if self._error is None:
+            self._event.clear()
+        return messages
+
+
+class EngineLink:
+    """One engine process at a time, restarted when it dies. ``start`` first; ``stop`` last."""
+
+    def __init__(self, launch: Callable[[], EngineProcess], metrics: Metrics) -> None:
+        """``launch`` makes a process that has not been started."""
+        self._launch = launch
+        self._metrics = metrics
+        self._process: EngineProcess | None = None
+        self._inboxes: dict[str, Inbox] = {}
+        self._outbox: list[ToEngine] = []
+        self._posted = asyncio.Event()
+        self._why_down = "the engine has not started"
+        self.started: Started | None = None
+        self.lost: asyncio.Future[errors.TrimaranError] = asyncio.get_running_loop().create_future()  # set on giving up
+
+    async def start(self) -> Started:
+        """Starts the process, and keeps it running from here on; raises the engine's own error when it cannot start."""
+        process = self._launch()
+        self.started = await process.start()
+        self._up(process)
+        self._tasks = [asyncio.create_task(self._supervise(process)), asyncio.create_task(self._send())]
+        for task in self._tasks:
+            task.add_done_callback(self._ended)
+        return self.started
+
+    def submit(self, requests: Iterable[Submit], inbox: Inbox) -> None:
+        """Sends requests whose messages go to ``inbox``; raises ``EngineDiedError`` while there is no engine."""
+        if self._process is None:
+            raise errors.EngineDiedError(self._why_down)
+        for request in requests:
+            self._inboxes[request.id] = inbox
+            self._post(request)
+
+    def cancel(self, ids: Iterable[str]) -> None:
+        """Ends sequences that nobody waits for any more: their pages are freed, their messages dropped. Idempotent."""
+        for id_ in ids:
+            if self._inboxes.pop(id_, None) is not None:
+                self._post(Cancel(id=id_))
+
+    @property
+    def pid(self) -> int | None:
+        """The engine's process id, while it runs."""
+        return None if self._process is None else self._process.pid
+
+    def trouble(self) -> str | None:
+        """Why no token can be made now, or ``None`` when the engine has made one and its loop is turning."""
+        if self._process is None:
+            return self._why_down
+        if (silent := self._process.silent_for) > SILENT_SECONDS:
+            return f"the engine has not answered for {silent:.0f} s"
+        return None
+
+    async def stop(self, deadline: float) -> None:
+        """Lets sequences finish for ``deadline`` seconds, cancels the rest and ends the process."""
+        if self._process is not None:
+            await self._process.stop(deadline)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _post(self, message: ToEngine) -> None:
+        self._outbox.append(message)
+        self._posted.set()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Neither task may end by an error of ours without the server noticing."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.critical("the link to the engine failed", exc_info=error)
+            self._give_up("the link to the engine failed")
+
+    def _give_up(self, why: str) -> None:
+        if not self.lost.done():
+            self.lost.set_result(errors.EngineDiedError(why))
+
+    def _up(self, process: EngineProcess) -> None:
+        self._process = process
+        self._metrics.engine_started()
+
+    def _down(self, why: str) -> None:
+        self._process = None
+        self._why_down = why
+        self._metrics.engine_ended()
+        self._outbox.clear()
+        inboxes, self._inboxes = set(self._inboxes.values()), {}
+        for inbox in inboxes:
+            inbox.fail(errors.EngineDiedError("the engine process ended while it worked on this request"))
+
+    async def _supervise(self, process: EngineProcess) -> None:
+        attempts = 0
+        while True:
+            born = time.monotonic()
+            try:
+                await self._receive(process)
+                self._down("the engine has been stopped")
+                return
+            except errors.EngineDiedError as error:
+                log.error("%s", error)
+                self._down("the engine process ended; a new one is being started")
+            if time.monotonic() - born > STABLE_SECONDS:
+                attempts = 0
+            restarted = None
+            while restarted is None:
+                if attempts == RESTARTS:
+                    self._give_up(f"the engine did not stay up in {RESTARTS} restarts; giving up")
+                    return
+                await asyncio.sleep(RESTART_SECONDS * 2**attempts)
+                attempts += 1
+                restarted = await self._restart()
+            process = restarted
+
+    async def _restart(self) -> EngineProcess | None:
+        process = self._launch()
+        try:
+            self.started = await process.start()
+        except errors.TrimaranError as error:
+            log.error("the engine does not start: %s", error)
+            return None
+        self._metrics.engine_restarts.inc()
+        self._up(process)
+        log.warning("a new engine process (%d) serves", process.pid)
+        return process
+
+    async def _receive(self, process: EngineProcess) -> None:
+        async for batch in process:
+            for message in batch:
+                self._deliver(message)
+
+    def _deliver(self, message: FromEngine) -> None:
+        match message:
+            case Beat():
+                self._metrics.observe(message)
+            case Tokens() | Failed():
+                inbox = self._inboxes.get(message.id)
+                if inbox is None:
+                    return  # cancelled: the end crossed our Cancel
+                if isinstance(message, Failed) or message.finish is not None:
+                    del self._inboxes[message.id]
+                inbox.put(message)
+            case Started():
+                pass
+
+    async def _send(self) -> None:
+        while True:
+            await self._posted.wait()
+            self._posted.clear()
+            messages, self._outbox = self._outbox, []
+            if messages and self._process is not None:
+                try:
+                    await self._process.send(*messages)
+                except errors.EngineDiedError:
+                    pass  # the receiving side reports it

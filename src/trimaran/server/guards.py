@@ -1,0 +1,136 @@
+"""ASGI wrappers around the app. Each does one thing, and none touches a response on its way out, streams included."""
+
+import asyncio
+import hashlib
+import hmac
+import logging
+import time
+from collections.abc import Sequence
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from trimaran.server import errors
+from trimaran.server.errors import ErrorAnswer
+from trimaran.server.metrics import Metrics
+
+log = logging.getLogger("trimaran.access")
+
+
+async def send_error(send: Send, answer: ErrorAnswer) -> None:
+    """Sends a whole error response."""
+    body = answer.body
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    headers += [(name.encode(), value.encode()) for name, value in answer.headers.items()]
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+class Observe:
+    """Counts and logs every request: method, endpoint, status, seconds. Never a header, a query or a body."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        begun = time.perf_counter()
+        status = 499  # as nginx says: the client left before there was an answer
+
+        async def observed(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, observed)
+        finally:
+            route = scope.get("route")
+            endpoint = route.path if route is not None else "other"  # a label for each path would be without bound
+            self._metrics.requests.labels(endpoint, str(status)).inc()
+            log.info("%s %s %d %.3f s", scope["method"], endpoint, status, time.perf_counter() - begun)
+
+
+class RequireKey:
+    """Answers 401 to a request without one of ``keys``, except on ``open_paths``."""
+
+    def __init__(self, app: ASGIApp, keys: Sequence[str], open_paths: Sequence[str]) -> None:
+        self._app = app
+        self._digests = [_digest(key.encode()) for key in keys]
+        self._open_paths = frozenset(open_paths)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in self._open_paths or self._allowed(scope):
+            await self._app(scope, receive, send)
+            return
+        headers = {"www-authenticate": "Bearer"}
+        message = "a valid API key is required: send it as 'Authorization: Bearer KEY'"
+        await send_error(send, errors.http_error(401, message, headers=headers))
+
+    def _allowed(self, scope: Scope) -> bool:
+        given = [value for name, value in scope["headers"] if name == b"authorization"]
+        if len(given) != 1:
+            return False
+        scheme, _, token = given[0].partition(b" ")
+        digest = _digest(token.strip())
+        # Every key is compared, in constant time: how long it takes tells nothing.
+        matches = [hmac.compare_digest(digest, known) for known in self._digests]
+        return scheme.lower() == b"bearer" and any(matches)
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()
+
+
+class ReadBody:
+    """Reads the body before the app runs: at most ``limit`` bytes, within ``seconds``."""
+
+    def __init__(self, app: ASGIApp, limit: int, seconds: float) -> None:
+        self._app = app
+        self._limit = limit
+        self._seconds = seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            async with asyncio.timeout(self._seconds):
+                body = await self._read(scope, receive)
+        except TimeoutError:
+            late = errors.BodyTimeoutError(f"the body did not arrive within {self._seconds:g} s")
+            await send_error(send, errors.answer(late))
+            return
+        except errors.BodyTooLargeError as error:
+            await send_error(send, errors.answer(error))
+            return
+        if body is None:
+            return
+        pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def replay() -> Message:
+            return pending.pop() if pending else await receive()
+
+        await self._app(scope, replay, send)
+
+    async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
+        """The whole body, or ``None`` when the client left."""
+        announced = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
+        if announced.isdigit() and int(announced) > self._limit:
+            raise self._too_large()
+        body = bytearray()
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return None
+            body += message.get("body", b"")
+            if len(body) > self._limit:
+                raise self._too_large()
+            if not message.get("more_body", False):
+                return bytes(body)
+
+    def _too_large(self) -> errors.BodyTooLargeError:
+        return errors.BodyTooLargeError(f"the body exceeds the limit of {self._limit:,} bytes (--max-body-bytes)")

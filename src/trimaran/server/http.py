@@ -1,0 +1,74 @@
+"""HTTP/1.1 connections: uvicorn's protocol, with a limit on how long and how large a request's head may be."""
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from trimaran.server.errors import INVALID, ErrorBody, ErrorAnswer
+
+MAX_HEAD_BYTES = 64 * 1024
+HEAD_SECONDS = 30.0
+
+
+class HttpProtocol(HttpToolsProtocol):
+    """Closes a connection whose request line and headers are not complete within ``head_seconds`` or ``MAX_HEAD_BYTES``."""
+
+    head_seconds = HEAD_SECONDS
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._head_bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in the base class
+        super().connection_made(transport)
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._head_done()
+        super().connection_lost(exc)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._head_bytes = 0
+        self._await_head()
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        self._count(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        self._count(len(name) + len(value))
+
+    def on_headers_complete(self) -> None:
+        self._head_done()
+        super().on_headers_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """What cannot be parsed as HTTP is answered in the same shape as any other error."""
+        self._refuse(400, msg, "invalid_http")
+
+    def _count(self, size: int) -> None:
+        self._head_bytes += size
+        if self._head_bytes > MAX_HEAD_BYTES:
+            raise ValueError(f"the request's head exceeds {MAX_HEAD_BYTES:,} bytes")
+
+    def _await_head(self) -> None:
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(self.head_seconds, self._late)
+
+    def _head_done(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _late(self) -> None:
+        self._refuse(408, f"the request's head did not arrive within {self.head_seconds:g} s", "head_timeout")
+
+    def _refuse(self, status: int, message: str, code: str) -> None:
+        body = ErrorAnswer(status, ErrorBody(message, INVALID, code=code)).body
+        head = STATUS_LINE[status] + b"content-type: application/json\r\nconnection: close\r\n"
+        self.transport.write(head + b"content-length: %d\r\n\r\n" % len(body) + body)
+        self.transport.close()

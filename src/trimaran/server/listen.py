@@ -1,0 +1,105 @@
+"""Runs the app on a socket until a signal or the loss of the engine ends it."""
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import signal
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from trimaran.base.errors import ConfigError
+from trimaran.server.dataplane import DataPlane
+from trimaran.server.engine import EngineLink
+from trimaran.server.http import HttpProtocol
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+LINGER_SECONDS = 2  # for the last bytes of answers that have already been made
+
+log = logging.getLogger(__name__)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Takes the address before anything slow begins; nothing can connect until it is served. Raises ``ConfigError``."""
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        sock = socket.socket(family, kind, proto)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on {host}:{port}: {error.strerror}; choose another --host or --port"
+        ) from error
+    return sock
+
+
+def is_loopback(sock: socket.socket) -> bool:
+    """True when only this machine can reach ``sock``."""
+    return ipaddress.ip_address(sock.getsockname()[0].partition("%")[0]).is_loopback
+
+
+def url(sock: socket.socket) -> str:
+    """Where clients find ``sock``."""
+    host, port = sock.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class _HttpServer(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are ours: uvicorn would stop accepting at once and exit with the signal's status."""
+        yield
+
+
+async def serve_until_stopped(
+    app: ASGIApp, sock: socket.socket, plane: DataPlane, link: EngineLink, *, keep_alive: int, grace: float, head: float
+) -> int:
+    """Serves until SIGTERM or SIGINT, then stops in order; returns the process's exit code.
+
+    After the first signal new requests get 503 and running ones ``grace`` seconds, after which they end with an error;
+    the code is 0. A second signal skips the wait; the code is 1. It is 1 too when the engine is lost for good.
+    """
+    protocol = type("Protocol", (HttpProtocol,), {"head_seconds": head})
+    config = uvicorn.Config(
+        app,
+        http=protocol,
+        ws="none",
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        timeout_keep_alive=keep_alive,
+        timeout_graceful_shutdown=LINGER_SECONDS,
+    )
+    server = _HttpServer(config)
+    loop = asyncio.get_running_loop()
+    signals: asyncio.Queue[None] = asyncio.Queue()
+    for number in SIGNALS:
+        loop.add_signal_handler(number, signals.put_nowait, None)
+    serving = asyncio.create_task(server.serve(sockets=[sock]))
+    first, second = (asyncio.create_task(signals.get()) for _ in range(2))
+    try:
+        await asyncio.wait({serving, first, link.lost}, return_when=asyncio.FIRST_COMPLETED)
+        code = 0 if first.done() else 1
+        if link.lost.done():
+            log.error("%s", link.lost.result())
+        elif first.done():
+            log.warning("stopping: running requests have %g s to finish; a second signal ends them now", grace)
+            draining = asyncio.create_task(plane.drain(grace))
+            await asyncio.wait({draining, second}, return_when=asyncio.FIRST_COMPLETED)
+            if not draining.done():
+                draining.cancel()
+                await plane.drain(0)
+                code = 1
+        await link.stop(0.0)
+        server.should_exit = True
+        await serving
+        return code
+    finally:
+        for number in SIGNALS:
+            loop.remove_signal_handler(number)
+        for task in (first, second):
+            task.cancel()

@@ -1,0 +1,86 @@
+"""What ``/metrics`` shows, in Prometheus' text format. Names are a contract: ``tests/server/test_metrics.py`` lists them all.
+
+Counters of the engine arrive as ``Beat`` values that start at zero with each engine process; what is exported goes on rising
+over a restart. Histograms are observed where the client sees the event: at the server's socket.
+"""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from trimaran.base.messages import Beat
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0)
+
+
+class Metrics:
+    """All metrics of one server, in a registry of their own."""
+
+    def __init__(self) -> None:
+        registry = self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "trimaran_requests", "Answered HTTP requests", ["endpoint", "status"], registry=registry
+        )
+        self.cancelled = Counter(
+            "trimaran_requests_cancelled", "Requests whose client left before the end", registry=registry
+        )
+        self.first_token = Histogram(
+            "trimaran_time_to_first_token_seconds", "From the request's arrival to its first token", buckets=_SECONDS, registry=registry
+        )  # fmt: skip
+        self.inter_token = Histogram(
+            "trimaran_inter_token_seconds", "Between two tokens of one sequence", buckets=_SECONDS, registry=registry
+        )
+        self.request_seconds = Histogram(
+            "trimaran_request_seconds",
+            "From a generation request's arrival to its end",
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.engine_up = Gauge("trimaran_engine_up", "1 while the engine process runs", registry=registry)
+        self.engine_restarts = Counter(
+            "trimaran_engine_restarts", "Engine processes started after the first", registry=registry
+        )
+        self._counters = {
+            "steps": Counter("trimaran_steps", "Engine steps", registry=registry),
+            "step_seconds": Counter("trimaran_step_seconds", "Time spent in engine steps", registry=registry),
+            "prompt_tokens": Counter(
+                "trimaran_prompt_tokens", "Prompt tokens of admitted sequences", registry=registry
+            ),
+            "cached_tokens": Counter(
+                "trimaran_cached_tokens", "Prompt tokens found in the prefix cache", registry=registry
+            ),
+            "generated_tokens": Counter("trimaran_generated_tokens", "Tokens generated", registry=registry),
+            "preemptions": Counter("trimaran_preemptions", "Sequences that gave up their pages", registry=registry),
+        }
+        self._gauges = {
+            "running": Gauge("trimaran_sequences_running", "Sequences that take part in steps", registry=registry),
+            "waiting": Gauge("trimaran_sequences_waiting", "Sequences that wait for a place", registry=registry),
+            "pages_free": Gauge("trimaran_pages_free", "Cache pages that may be taken", registry=registry),
+            "pages_cached": Gauge(
+                "trimaran_pages_cached", "Cache pages that may be taken but still serve prefixes", registry=registry
+            ),
+            "pages_total": Gauge("trimaran_pages", "Cache pages in all", registry=registry),
+        }
+        self._last = Beat()
+
+    def engine_started(self) -> None:
+        """A new engine process counts from zero."""
+        self._last = Beat()
+        self.engine_up.set(1)
+
+    def engine_ended(self) -> None:
+        self.engine_up.set(0)
+        for name in ("running", "waiting"):
+            self._gauges[name].set(0)
+
+    def observe(self, beat: Beat) -> None:
+        """Takes over an engine's counters and gauges."""
+        for name, counter in self._counters.items():
+            counter.inc(max(0, getattr(beat, name) - getattr(self._last, name)))
+        for name, gauge in self._gauges.items():
+            gauge.set(getattr(beat, name))
+        self._last = beat
+
+    def text(self) -> bytes:
+        """The exposition; ``CONTENT_TYPE`` is its media type."""
+        return generate_latest(self.registry)

@@ -1,0 +1,107 @@
+"""Fields that clients send and that Trimaran does not offer: accepted at the value that changes nothing, else refused by name.
+
+Each table maps a field to the values that mean what happens anyway. Any other value is a 400 that names the field; so is a
+field in no table and no schema. Nothing that a client asks for is dropped in silence.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic_core import PydanticCustomError
+
+from trimaran.base.env import nearest
+
+Inert = Mapping[str, tuple[Any, ...]]
+
+OPENAI_CHAT: Inert = {
+    "audio": (None,),
+    "function_call": (None, "none", "auto"),
+    "functions": (None, []),
+    "modalities": (None, ["text"]),
+    "moderation": (None,),
+    "parallel_tool_calls": (None, True),
+    "prediction": (None,),
+    "prompt_cache_options": (None, {}, {"mode": "implicit"}),
+    "prompt_cache_retention": (None, "in_memory"),
+    "reasoning_effort": (None, "none"),
+    "response_format": (None, {"type": "text"}),
+    "service_tier": (None, "auto", "default"),
+    "store": (None, False),
+    "tool_choice": (None, "none", "auto"),
+    "tools": (None, []),
+    "verbosity": (None, "medium"),
+    "web_search_options": (None,),
+}
+
+OPENAI_COMPLETIONS: Inert = {"suffix": (None, "")}
+
+STREAM_OPTIONS: Inert = {"include_obfuscation": (None, False), "continuous_usage_stats": (None, False)}
+
+# Fields of vLLM's API, at vLLM's defaults.
+VLLM: Inert = {
+    "add_special_tokens": (None,),
+    "allowed_token_ids": (None, []),
+    "bad_words": (None, []),
+    "include_stop_str_in_output": (None, False),
+    "length_penalty": (None, 1.0),
+    "logits_processors": (None, []),
+    "prompt_logprobs": (None,),
+    "response_format": (None, {"type": "text"}),
+    "return_token_ids": (None, False),
+    "return_tokens_as_token_ids": (None, False),
+    "skip_special_tokens": (None, True),
+    "spaces_between_special_tokens": (None, True),
+    "structured_outputs": (None,),
+    "truncate_prompt_tokens": (None,),
+    "use_beam_search": (None, False),
+}
+VLLM_CHAT: Inert = {
+    "chat_template": (None,),
+    "continue_final_message": (None, False),
+    "documents": (None, []),
+    "echo": (None, False),
+}
+
+MESSAGE: Inert = {
+    "annotations": (None, []),
+    "audio": (None,),
+    "function_call": (None,),
+    "name": (None,),  # most chat templates would drop it
+    "reasoning": (None,),
+    "reasoning_content": (None,),
+    "refusal": (None,),
+    "tool_calls": (None, []),
+    "tool_call_id": (None,),
+}
+
+CONTENT_PART: Inert = {"prompt_cache_breakpoint": (None,)}
+
+
+def without_inert(data: Mapping[str, Any], inert: Inert, known: Mapping[str, Any]) -> dict[str, Any]:
+    """``data`` without the fields of ``inert`` that ask for nothing.
+
+    Raises a pydantic error, whose context names the field, on one that asks for something and on one that is neither in
+    ``inert`` nor in ``known``.
+    """
+    kept = {}
+    for name, value in data.items():
+        if name in known:
+            kept[name] = value
+        elif name not in inert:
+            hint = nearest(name, [*known, *inert])
+            raise refused("unknown_parameter", name, f"is not a field of this API{hint}")
+        elif not any(_same(value, allowed) for allowed in inert[name]):
+            allowed = " or ".join(map(json.dumps, inert[name]))
+            raise refused("unsupported_parameter", name, f"is not supported; leave it out or send {allowed}")
+    return kept
+
+
+def refused(code: str, field: str, why: str) -> PydanticCustomError:
+    """An error to raise inside a validator: pydantic adds where it happened, ``validation.py`` puts both together."""
+    return PydanticCustomError(code, why, {"field": field})  # type: ignore[arg-type]  # wants a literal
+
+
+def _same(value: Any, allowed: Any) -> bool:
+    """Equality that keeps JSON's types apart: ``0`` is not ``false``."""
+    return isinstance(value, bool) == isinstance(allowed, bool) and bool(value == allowed)

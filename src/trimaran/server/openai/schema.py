@@ -1,0 +1,187 @@
+"""Requests of ``/v1/chat/completions`` and ``/v1/completions``: every field, its type and what becomes of it.
+
+Fields are those of the OpenAI API and of vLLM's extensions to it. What is not supported is refused by name (``fields.py``).
+``user``, ``safety_identifier``, ``prompt_cache_key`` and ``metadata`` are labels: they never change an answer; they are
+written to the request's line in the log at level ``debug`` and kept nowhere else. One engine has one cache, so every
+``prompt_cache_key`` already finds what it could; to keep tenants' caches apart there is ``cache_salt``.
+"""
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from trimaran.base.errors import RequestError
+from trimaran.base.sampling import SamplingParams
+from trimaran.server.openai import fields
+
+COMPLETION_TOKENS = 16  # max_tokens of a completion that names none (OpenAI API reference)
+
+
+class Body(BaseModel):
+    """A JSON object with known fields only; ``inert`` holds those accepted at the value that changes nothing."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+    inert: ClassVar[fields.Inert] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse(cls, data: Any) -> Any:
+        return fields.without_inert(data, cls.inert, cls.model_fields) if isinstance(data, dict) else data
+
+
+class StreamOptions(Body):
+    inert = fields.STREAM_OPTIONS
+
+    include_usage: bool | None = None
+
+
+class Generate(Body):
+    """What chat and completions have in common."""
+
+    model: str
+    n: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool | None = None
+    min_tokens: int | None = None
+    max_tokens: int | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None
+    cache_salt: str | None = None
+    user: str | None = None
+
+    @property
+    def include_usage(self) -> bool:
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    @property
+    def labels(self) -> dict[str, Any]:
+        """What the client says of itself, for the log."""
+        names = ("user", "safety_identifier", "prompt_cache_key", "metadata")
+        return {name: value for name in names if (value := getattr(self, name, None)) is not None}
+
+    def _sampling(self, *, max_tokens: int | None, logprobs: int | None) -> SamplingParams:
+        """Sampling options; raises ``RequestError`` naming the field that is out of range."""
+        if self.stream_options is not None and not self.stream:
+            raise RequestError("stream_options is allowed only when stream is true", param="stream_options")
+        given: dict[str, Any] = {
+            "n": self.n,
+            "max_tokens": max_tokens,
+            "min_tokens": self.min_tokens,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "top_k": self.top_k,
+            "min_p": self.min_p,
+            "repetition_penalty": self.repetition_penalty,
+            "presence_penalty": self.presence_penalty,
+            "frequency_penalty": self.frequency_penalty,
+            "logit_bias": None if self.logit_bias is None else _token_bias(self.logit_bias),
+            "seed": self.seed,
+            "stop": (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ()),
+            "stop_token_ids": tuple(self.stop_token_ids or ()),
+            "ignore_eos": self.ignore_eos,
+            "logprobs": logprobs,
+        }
+        return SamplingParams(**{name: value for name, value in given.items() if value is not None})
+
+
+class TextPart(Body):
+    inert = fields.CONTENT_PART
+
+    type: Literal["text"]
+    text: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_text(cls, data: Any) -> Any:
+        if isinstance(data, dict) and (kind := data.get("type", "text")) != "text":
+            raise fields.refused("unsupported_parameter", "type", f"{kind!r} is not supported; this model reads text")
+        return data
+
+
+class Message(Body):
+    inert = fields.MESSAGE
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[TextPart]
+
+
+class ChatRequest(Generate):
+    """Body of ``POST /v1/chat/completions``."""
+
+    inert = {**fields.VLLM, **fields.VLLM_CHAT, **fields.OPENAI_CHAT}
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    add_generation_prompt: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    metadata: dict[str, str] | None = None
+    prompt_cache_key: str | None = None
+    safety_identifier: str | None = None
+
+    def sampling(self) -> SamplingParams:
+        if self.top_logprobs is not None and not self.logprobs:
+            raise RequestError("top_logprobs is allowed only when logprobs is true", param="top_logprobs")
+        limits = {limit for limit in (self.max_tokens, self.max_completion_tokens) if limit is not None}
+        if len(limits) > 1:
+            raise RequestError(
+                "max_tokens and max_completion_tokens differ; send max_completion_tokens alone",
+                param="max_completion_tokens",
+            )
+        logprobs = (self.top_logprobs or 0) if self.logprobs else None
+        return self._sampling(max_tokens=limits.pop() if limits else None, logprobs=logprobs)
+
+    def template_messages(self) -> list[dict[str, Any]]:
+        """Messages as chat templates know them: ``developer`` is today's name for ``system``."""
+        messages = [message.model_dump() for message in self.messages]
+        return [{**m, "role": "system"} if m["role"] == "developer" else m for m in messages]
+
+
+class CompletionRequest(Generate):
+    """Body of ``POST /v1/completions``."""
+
+    inert = {**fields.VLLM, **fields.OPENAI_COMPLETIONS}
+
+    prompt: str | list[str] | list[int] | list[list[int]]
+    best_of: int | None = None
+    echo: bool | None = None
+    logprobs: int | None = None
+
+    def sampling(self) -> SamplingParams:
+        if self.best_of is not None and self.best_of != (self.n or 1):
+            raise RequestError("best_of other than n is not supported", param="best_of", code="unsupported_parameter")
+        if self.echo and self.logprobs is not None:
+            raise RequestError("echo with logprobs is not supported", param="echo", code="unsupported_parameter")
+        return self._sampling(
+            max_tokens=COMPLETION_TOKENS if self.max_tokens is None else self.max_tokens, logprobs=self.logprobs
+        )
+
+    def prompts(self) -> list[str | list[int]]:
+        """One prompt per element, whichever of the four forms was sent; raises ``RequestError`` when there is none."""
+        prompt = self.prompt
+        if isinstance(prompt, str):
+            return [prompt]
+        if not prompt:
+            raise RequestError("prompt is empty", param="prompt")
+        if isinstance(prompt[0], int):
+            return [prompt]  # type: ignore[list-item]  # a list whose first element is an id holds ids only
+        return list(prompt)  # type: ignore[arg-type]
+
+
+def _token_bias(bias: dict[str, float]) -> dict[int, float]:
+    try:
+        return {int(token): value for token, value in bias.items()}
+    except ValueError as error:
+        raise RequestError(f"logit_bias maps token ids to values: {error}", param="logit_bias") from None

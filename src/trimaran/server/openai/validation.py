@@ -1,0 +1,44 @@
+"""Turns pydantic's findings about a body into one sentence that names the field as the client wrote it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from trimaran.base.errors import RequestError
+
+
+def request_error(findings: Sequence[Any], body: Any) -> RequestError:
+    """The most telling of ``findings`` (pydantic's ``errors()`` under a leading ``"body"``) about ``body``."""
+    finding = max(findings, key=_weight)
+    kind = finding["type"]
+    if kind == "json_invalid":
+        return RequestError(f"the body is not valid JSON: {finding['ctx']['error']}", code="invalid_json")
+    if not isinstance(body, dict):
+        return RequestError(
+            "the body must be a JSON object, sent with content-type application/json", code="invalid_json"
+        )
+    context = finding.get("ctx", {})
+    where = _path(finding["loc"][1:], body)
+    if "field" in context:  # ours: fields.py has said it all but where
+        name = f"{where}.{context['field']}" if where else context["field"]
+        return RequestError(f"{name} {finding['msg']}", param=name, code=kind)
+    if kind == "missing":
+        name = ".".join(filter(None, (where, str(finding["loc"][-1]))))
+        return RequestError(f"{name} is required", param=name, code="missing_required_parameter")
+    message = finding["msg"]
+    return RequestError(f"{where}: {message[:1].lower()}{message[1:]}", param=where or None, code="invalid_type")
+
+
+def _weight(finding: Any) -> tuple[bool, int]:
+    """Ours first, then the deepest: of a union's branches that is the one the client meant."""
+    return "field" in finding.get("ctx", {}), len(finding["loc"])
+
+
+def _path(loc: Sequence[str | int], body: Any) -> str:
+    """``messages[0].content`` for where ``loc`` leads in ``body``; the names of union branches in it lead nowhere."""
+    path, value = "", body
+    for step in loc:
+        if isinstance(step, int) and isinstance(value, list) and step < len(value):
+            path, value = f"{path}[{step}]", value[step]
+        elif isinstance(value, dict) and step in value:
+            path, value = f"{path}.{step}" if path else str(step), value[step]
+    return path

@@ -1,0 +1,72 @@
+"""What may be set on ``trimaran serve``: the one list that flags, ``TRIMARAN_*`` variables and YAML files are read against.
+
+Names are those of vLLM wherever the meaning is the same.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+
+from trimaran.base.config import option
+
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+NotNegative = Annotated[int, msgspec.Meta(ge=0)]
+Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+Seconds = Annotated[float, msgspec.Meta(gt=0)]
+
+KV_SPELLINGS = ("auto", "bf16", "bfloat16", "fp32", "float32")
+WEIGHT_SPELLINGS = ("auto", "bf16", "bfloat16", "fp32", "float32", "int8", "int4", "int4z")
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeOptions:
+    """All options of ``trimaran serve``. The order is that of ``--help``."""
+
+    model: str = option("", "catalogue name, source (pypi:, hf:, https://) or path of the model", metavar="MODEL")
+
+    host: str = option(
+        "127.0.0.1", "address to listen on; anything but a loopback address wants --api-key", metavar="ADDRESS"
+    )
+    port: Port = option(8000, "port to listen on; 0 takes a free one", metavar="PORT")
+    served_model_name: tuple[str, ...] = option(
+        (), "name that requests use for the model (repeatable; the first is shown in answers)", metavar="NAME"
+    )
+    api_key: tuple[str, ...] = option(
+        (), "key that every route but /health requires (repeatable; TRIMARAN_API_KEY keeps it out of ps)",
+        metavar="KEY", secret=True,
+    )  # fmt: skip
+    allowed_origins: tuple[str, ...] = option(
+        (), "web origin whose pages may call this server (repeatable; default: none)", metavar="ORIGIN"
+    )
+
+    max_model_len: Positive | None = option(None, "context length; default: the model's", metavar="TOKENS")
+    max_num_seqs: Positive = option(64, "most sequences in one step", metavar="N")
+    max_num_batched_tokens: Positive = option(512, "most tokens in one step", metavar="TOKENS")
+    max_waiting: Positive = option(1024, "most sequences that wait for a place; more get 429", metavar="N")
+    weight_format: str = option("auto", "how weights are held; auto: as in the file", choices=WEIGHT_SPELLINGS)
+    activations: str = option("int8", "what quantised weights are multiplied with", choices=("int8", "fp32"))
+    kv_cache_dtype: str = option("auto", "how keys and values are held; auto: bf16", choices=KV_SPELLINGS)
+    kv_cache_memory_bytes: Positive | None = option(
+        None,
+        "memory for the KV cache, such as 2G; default: what max-num-seqs full contexts need, at most a quarter of free memory",
+        metavar="BYTES",
+    )
+    block_size: Positive = option(16, "tokens in a cache page, a multiple of 16", metavar="TOKENS")
+    enable_prefix_caching: bool = option(True, "reuse the cache of prompts that begin alike")
+    seed: int | None = option(None, "makes requests without a seed repeatable; default: they differ", metavar="SEED")
+    executor: str = option("native", "what computes", choices=("native", "reference", "null"))
+    threads: NotNegative = option(0, "compute threads; 0: one per core", metavar="N")
+    offline: bool = option(False, "open no socket to fetch the model")
+
+    max_body_bytes: Positive = option(8 * 2**20, "largest request body", metavar="BYTES")
+    timeout_body: Seconds = option(30.0, "seconds for a request's headers and body to arrive", metavar="SECONDS")
+    timeout_request: Seconds | None = option(
+        None, "seconds after which an unfinished request ends in an error; default: never", metavar="SECONDS"
+    )
+    timeout_keep_alive: Positive = option(30, "seconds that an idle connection stays open", metavar="SECONDS")
+    timeout_graceful_shutdown: Annotated[float, msgspec.Meta(ge=0)] = option(
+        30.0, "seconds that running requests get to finish after SIGTERM", metavar="SECONDS"
+    )
+    log_level: str = option("info", "least level that is logged", choices=LOG_LEVELS)
