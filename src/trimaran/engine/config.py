@@ -50,7 +50,7 @@ class EngineConfig:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "EngineConfig":
-        """The config that ``values`` (JSON types) describe; raises ``ConfigError`` on an unknown key or a wrong type."""
+        """The config in ``values`` (JSON types); raises ``ConfigError`` on an unknown key or a wrong type."""
         known = {f.name for f in fields(cls)}
         if unknown := sorted(set(values) - known):
             raise ConfigError(f"unknown engine option {', '.join(unknown)}; known are {', '.join(sorted(known))}")

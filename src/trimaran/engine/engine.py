@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trimaran.base.errors import NumericsError, RequestError, TrimaranError
+from trimaran.base.failures import failure_of
 from trimaran.base.messages import Beat, Failed, FinishReason, FromEngine, Started, Submit, Token, Tokens
 from trimaran.base.sampling import SamplingParams
 from trimaran.engine.pages import PagePool
@@ -39,10 +40,10 @@ class _Counters:
 
 
 class Engine:
-    """Runs requests in one thread: ``submit`` and ``cancel`` between steps, ``step`` for the messages that come of it.
+    """Runs requests in one thread: ``submit`` and ``cancel`` between steps, ``step`` for the messages they cause.
 
-    Sequences own page references from admission until they leave the scheduler; the pool and the executor's page memory are
-    the same pages. A page is published by prefix only after the step that filled it has returned.
+    Page ``i`` of the pool is page ``i`` of the executor's memory. Sequences own page references from admission until
+    they leave the scheduler. A page is published by prefix only after the step that filled it has returned.
     """
 
     def __init__(
@@ -56,11 +57,11 @@ class Engine:
         prefix_caching: bool = True,
         seed: int | None = None,
     ) -> None:
-        """``identity`` names what cached pages mean (see ``prefix.py``); ``seed`` makes unseeded requests repeatable."""
+        """``identity`` names what cached pages mean (``prefix.py``); ``seed`` makes unseeded requests repeatable."""
         self.info = info
         self._executor = executor
-        self._pool = PagePool(executor.num_pages - 1, keep_sealed=prefix_caching)
-        self._prefix = PrefixCache(self._pool, limits.page_size, identity)
+        self._pool = PagePool(executor.num_pages - 1)
+        self._prefix = PrefixCache(self._pool, limits.page_size, identity, enabled=prefix_caching)
         self._scheduler = Scheduler(limits, self._pool, self._prefix)
         self._runner = Runner(
             executor,
@@ -82,20 +83,20 @@ class Engine:
         return not self._requests and not self._outbox
 
     def submit(self, message: Submit) -> None:
-        """Queues a request. Raises ``RequestError``, ``ContextLengthError`` or ``QueueFullError``; then it is not queued."""
+        """Queues a request; raises ``RequestError``, ``ContextLengthError`` or ``QueueFullError`` if it cannot."""
         request = self._admit(message)
         self._scheduler.add(request.sequence)
         self._requests[message.id] = request
 
-    def cancel(self, id: str) -> None:
+    def cancel(self, request_id: str) -> None:
         """Ends a request at once: its pages are free on return. Unknown ids are ignored."""
-        request = self._requests.get(id)
+        request = self._requests.get(request_id)
         if request is not None:
             self._outbox.append(self._end(request, [], "cancelled"))
 
     def cancel_all(self) -> None:
-        for id in list(self._requests):
-            self.cancel(id)
+        for request_id in list(self._requests):
+            self.cancel(request_id)
 
     def step(self) -> list[FromEngine]:
         """Runs one step and returns the messages it caused, those of ``cancel`` first."""
@@ -183,7 +184,7 @@ class Engine:
                 if token is None:
                     self._fail(request, NumericsError("the model's logits for this request are not finite"))
                     continue
-            sequence.advance(chunk.count)
+            sequence.advance(chunk.rows)
             self._prefix.publish(sequence)
             if token is not None:
                 self._outbox.append(self._accept(request, token))
@@ -197,9 +198,7 @@ class Engine:
             return Token(token) if 0 <= token < self.info.vocab else None
         assert outputs.logits is not None
         sequence = request.sequence
-        return request.sampler.pick(
-            outputs.logits[row], position=sequence.total, output_length=sequence.output_length
-        )
+        return request.sampler.pick(outputs.logits[row], position=sequence.total, output_length=sequence.output_length)
 
     def _accept(self, request: Request, token: Token) -> Tokens:
         sequence = request.sequence
@@ -224,20 +223,8 @@ class Engine:
     def _fail(self, request: Request, error: TrimaranError) -> None:
         self._prefix.forget(request.sequence)
         self._drop(request)
-        self._outbox.append(failed(request.sequence.id, error))
+        self._outbox.append(failure_of(request.sequence.id, error))
 
     def _drop(self, request: Request) -> None:
         self._scheduler.remove(request.sequence)
         del self._requests[request.sequence.id]
-
-
-def failed(id: str, error: TrimaranError) -> Failed:
-    """The message that reports ``error`` as the end of request ``id``."""
-    return Failed(
-        id,
-        kind=type(error).__name__,
-        message=str(error),
-        param=getattr(error, "param", None),
-        code=getattr(error, "code", None),
-        retry_after=getattr(error, "retry_after", None),
-    )

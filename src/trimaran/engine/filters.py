@@ -1,7 +1,7 @@
 """Which tokens may be drawn, and drawing one: pure functions on the row of one request.
 
-Rows are handled one at a time, so that a result cannot depend on the batch. Vocabularies have 50k to 250k entries: nothing
-here sorts or accumulates a whole row.
+Rows are handled one at a time, so that a result cannot depend on the batch. Vocabularies have 50k to 250k entries:
+nothing here sorts or accumulates a whole row.
 """
 
 import numpy as np
@@ -26,7 +26,7 @@ def top_p(weights: Float32, mass: float) -> Ids:
     """The smallest set of indices that holds at least ``mass`` of the weights' sum, heaviest first (nucleus sampling,
     Holtzman et al. 2019).
 
-    Weights at most ``slack / n``, with ``slack = (1 - mass) * sum``, sum to at most ``slack``: none of them is needed. That
+    Weights of at most ``slack / n``, with ``slack = (1 - mass) * sum``, sum to at most ``slack``: none is needed. That
     leaves few enough to sort, most often after a second round with the slack that the first one did not use.
     """
     total = float(weights.sum(dtype=np.float64))
@@ -44,7 +44,7 @@ def top_p(weights: Float32, mass: float) -> Ids:
 
 
 def uniform(key: int, position: int) -> float:
-    """A number in [0, 1) that is a function of its arguments alone: Philox (Salmon et al. 2011) with the position as counter."""
+    """A number in [0, 1) that depends on its arguments alone: Philox (Salmon et al. 2011), the position as counter."""
     raw = np.random.Philox(key=key, counter=position).random_raw()
     return float(raw >> 11) * 2.0**-53
 

@@ -55,7 +55,9 @@ def _load_model(config: EngineConfig) -> Engine:
     finally:
         checkpoint.close()
     name = config.served_name or Path(config.model).stem
-    return _start(config, sizes, executor, program, model.eos_ids, name=name, digest=digest, weight_format=weight_format)
+    return _start(
+        config, sizes, executor, program, model.eos_ids, name=name, digest=digest, weight_format=weight_format
+    )
 
 
 def _options(config: EngineConfig, sizes: Sizes) -> ExecutorOptions:
@@ -86,7 +88,7 @@ def _start(
         context=sizes.context,
         vocab=program.vocab,
         weight_format=weight_format,
-        kv_format=config.kv_format,
+        kv_format=config.kv_format.value,
         executor=executor.name,
         isa=executor.isa,
         threads=executor.threads,
@@ -102,7 +104,15 @@ def _start(
         max_waiting=config.max_waiting,
         page_size=config.page_size,
     )
-    meaning = (digest, weight_format, config.activations, config.kv_format, executor.name, executor.isa, config.page_size)
+    meaning = (
+        digest,
+        weight_format,
+        config.activations,
+        config.kv_format,
+        executor.name,
+        executor.isa,
+        config.page_size,
+    )
     engine = Engine(
         executor,
         limits,

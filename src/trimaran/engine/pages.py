@@ -1,8 +1,8 @@
 """The pool of KV pages: who holds which page, which may be found by prefix, which are free.
 
-A page is EMPTY (free), WRITING (one sequence holds it and fills it) or SEALED (full and immutable: any number of sequences
-may hold it, and it can be found by its prefix key). A sealed page that nobody holds stays findable until its memory is
-needed; such pages are taken oldest first.
+A page is EMPTY (free), WRITING (one sequence holds it and fills it) or SEALED (full and immutable: any number of
+sequences may hold it, and it can be found by its prefix key). A sealed page that nobody holds stays findable until its
+memory is needed; such pages are taken oldest first.
 """
 
 from array import array
@@ -29,12 +29,11 @@ class PageRef(NamedTuple):
 class PagePool:
     """``pages`` physical pages, numbered from 1; all bookkeeping is O(1) a page.
 
-    Each allocation and each free gives a page a new tag, drawn from one counter for the whole pool (0 when free), so no two
-    live pages share one. A live page also names its owner: the sequence while WRITING, the prefix key once SEALED.
+    Each allocation gives a page a new tag, drawn from one counter for the whole pool, and each free takes it away (0):
+    no two live pages share one. A live page also names its owner: the sequence while WRITING, the key once SEALED.
     """
 
-    def __init__(self, pages: int, *, keep_sealed: bool = True) -> None:
-        """``keep_sealed=False`` turns prefix reuse off: nothing is findable, sealed pages go back at once."""
+    def __init__(self, pages: int) -> None:
         self.total = pages
         self.tags = array("q", bytes(8 * (pages + 1)))
         self.owners: list[str | bytes | None] = [None] * (pages + 1)
@@ -43,7 +42,6 @@ class PagePool:
         self._free = list(range(pages, 0, -1))  # a stack: the page freed last is warm in the processor's caches
         self._unheld: OrderedDict[int, None] = OrderedDict()  # sealed and findable, held by nobody, oldest first
         self._by_key: dict[bytes, int] = {}
-        self._keep_sealed = keep_sealed
         self._last_tag = 0
 
     @property
@@ -79,17 +77,22 @@ class PagePool:
         self._references[page] = 1
         return PageRef(page, self._last_tag)
 
-    def seal(self, ref: PageRef, key: bytes) -> None:
-        """Makes a full page immutable and findable. Call it after the step that filled the page has succeeded.
+    def seal(self, ref: PageRef, key: bytes, *, findable: bool = True) -> None:
+        """Makes a full page immutable. Call it after the step that filled the page has succeeded.
 
-        When two sequences computed the same prefix side by side, the first page is the findable one; the other serves its
-        holder and is freed after it.
+        When two sequences computed the same prefix side by side, the first page is the findable one; the other serves
+        its holder and is freed after it.
         """
-        assert self.tags[ref.page] == ref.tag and self._states[ref.page] is PageState.WRITING
+        assert self.tags[ref.page] == ref.tag, f"{ref} is not held"
+        assert self._states[ref.page] is PageState.WRITING, "a page is sealed once"
         self._states[ref.page] = PageState.SEALED
         self.owners[ref.page] = key
-        if self._keep_sealed:
+        if findable:
             self._by_key.setdefault(key, ref.page)
+
+    def has(self, key: bytes) -> bool:
+        """True when ``find`` would give a page."""
+        return key in self._by_key
 
     def find(self, key: bytes) -> PageRef | None:
         """Takes a reference on the sealed page with this prefix key, if there is one."""
@@ -103,7 +106,8 @@ class PagePool:
     def release(self, ref: PageRef) -> None:
         """Gives one reference back; the last one frees the page, or leaves it findable if it is sealed."""
         page, tag = ref
-        assert self.tags[page] == tag and self._references[page] > 0, f"{ref} is not held"
+        assert self.tags[page] == tag, f"{ref} is not held"
+        assert self._references[page] > 0, f"{ref} was released too often"
         self._references[page] -= 1
         if self._references[page]:
             return
@@ -114,21 +118,24 @@ class PagePool:
 
     def forget(self, ref: PageRef) -> None:
         """Makes a held page unfindable; its holders keep it, and the last one's release frees it."""
-        assert self.tags[ref.page] == ref.tag and self._references[ref.page] > 0, f"{ref} is not held"
+        assert self.tags[ref.page] == ref.tag, f"{ref} is not held"
         self._unpublish(ref.page)
 
     def check(self) -> None:
-        """Asserts that no page was lost or is held twice over; cheap enough for every test and for idle moments."""
+        """Asserts that no page was lost or is held twice over; for tests, it walks the whole pool."""
         pages = range(1, self.total + 1)
         held = sum(self._references[page] > 0 for page in pages)
         assert self.free + self.cached + held == self.total, (self.free, self.cached, held, self.total)
         live = [self.tags[page] for page in pages if self._states[page] is not PageState.EMPTY]
-        assert 0 not in live and len(set(live)) == len(live), "tags of live pages differ"
-        for page in self._free:
-            assert self.tags[page] == 0 and self._references[page] == 0 and self.owners[page] is None
+        assert all(live), "a live page has a tag"
+        assert len(set(live)) == len(live), "tags of live pages differ"
+        for page in [NULL_PAGE, *self._free]:
+            assert (self.tags[page], self._references[page], self.owners[page]) == (0, 0, None), page
         for key, page in self._by_key.items():
-            assert self._states[page] is PageState.SEALED and self.owners[page] == key
-        assert self.tags[NULL_PAGE] == 0 and self._references[NULL_PAGE] == 0
+            assert (self._states[page], self.owners[page]) == (PageState.SEALED, key), page
+        for page in self._unheld:
+            assert self._references[page] == 0, page
+            assert self._findable(page), page
 
     def _findable(self, page: int) -> bool:
         owner = self.owners[page]

@@ -7,12 +7,12 @@ from trimaran.engine.sequence import Sequence
 
 
 class Chunk(NamedTuple):
-    """Run ``count`` tokens of ``sequence`` from position ``first``."""
+    """Run ``rows`` tokens of ``sequence`` from position ``first``."""
 
     sequence: Sequence
     slot: int  # row of the page table
     first: int
-    count: int
+    rows: int
     known_pages: int  # pages that the row holds already; those after it are new since the sequence's last chunk
     samples: bool  # the chunk reaches the sequence's last token, so its last row gives the next one
 

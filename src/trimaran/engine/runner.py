@@ -23,13 +23,13 @@ class Runner:
         """Runs the plan's rows; result row ``i`` belongs to the ``i``-th chunk that samples."""
         row = sampled = 0
         for i, chunk in enumerate(plan.chunks):
-            sequence, slot, first, count, known_pages, samples = chunk
+            sequence, slot, first, rows, known_pages, samples = chunk
             if known_pages < len(sequence.pages):
                 self._add_pages(chunk)
-            self._tokens[row : row + count] = sequence.tokens[first : first + count]
+            self._tokens[row : row + rows] = sequence.tokens[first : first + rows]
             self._contexts[i] = first
             self._slots[i] = slot
-            row += count
+            row += rows
             self._starts[i + 1] = row
             if samples:
                 self._logits_rows[sampled] = row - 1

@@ -1,5 +1,7 @@
 """Chooses the tokens of one request from its rows of logits."""
 
+from collections.abc import Iterable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -16,8 +18,8 @@ _COLDEST = 1e-6  # a temperature that float32 divides by without overflow; colde
 class Sampler:
     """The sampling options of one request, made ready, and what they need to remember.
 
-    A choice is a function of the row, the tokens so far, the key and the position: the batch, the chunking of the prompt and
-    preemption do not enter. ``key`` is the request's seed, or a random number for a request without one.
+    A choice is a function of the row, the tokens so far, the key and the position: batch, chunks and preemption do not
+    enter. ``key`` is the request's seed, or a random number for a request without one.
     """
 
     def __init__(
@@ -27,7 +29,7 @@ class Sampler:
         _require_ids("logit_bias", params.logit_bias, vocab)
         _require_ids("stop_token_ids", params.stop_token_ids, vocab)
         if params.min_tokens and len(stops) >= vocab:
-            raise RequestError("min_tokens forbids every token: stop_token_ids covers the vocabulary", param="min_tokens")
+            raise RequestError("min_tokens forbids every token: all of them are stop tokens", param="min_tokens")
         self.reads_logits = not params.plain_greedy
         self._params = params
         self._key = key % 2**64
@@ -86,7 +88,7 @@ class Sampler:
         return Token(token, float(logits[token]) - total, top)
 
 
-def _require_ids(param: str, ids: "dict[int, float] | tuple[int, ...]", vocab: int) -> None:
+def _require_ids(param: str, ids: Iterable[int], vocab: int) -> None:
     for token in ids:
         if not 0 <= token < vocab:
             raise RequestError(f"{param}: {token} is not a token of this model (0 to {vocab - 1})", param=param)

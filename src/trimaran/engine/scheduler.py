@@ -62,7 +62,7 @@ class Scheduler:
     def add(self, sequence: Sequence) -> None:
         """Queues a sequence.
 
-        Raises ``ContextLengthError`` when it could never run, even alone, and ``QueueFullError`` when enough are waiting.
+        Raises ``ContextLengthError`` when it could never run, even alone, ``QueueFullError`` when enough are waiting.
         """
         self._require_fit(sequence)
         if len(self._waiting) >= self._limits.max_waiting:
@@ -108,12 +108,12 @@ class Scheduler:
             )
 
     def _plan(self, sequence: Sequence, known_pages: int) -> None:
-        assert sequence.slot is not None and self._budget > 0
-        count = min(sequence.total - sequence.computed, self._budget)
-        samples = sequence.computed + count == sequence.total
-        chunk = Chunk(sequence, sequence.slot, sequence.computed, count, known_pages, samples)
-        self._chunks[sequence] = chunk
-        self._budget -= count
+        assert sequence.slot is not None, "only running sequences are planned"
+        assert self._budget > 0, "the budget covers every running sequence"
+        rows = min(sequence.total - sequence.computed, self._budget)
+        samples = sequence.computed + rows == sequence.total
+        self._chunks[sequence] = Chunk(sequence, sequence.slot, sequence.computed, rows, known_pages, samples)
+        self._budget -= rows
 
     def _extend(self, sequence: Sequence) -> bool:
         """Makes room for the sequence's next token; False when it had to give way itself."""
@@ -128,17 +128,23 @@ class Scheduler:
         return True
 
     def _admit(self) -> None:
-        """Starts waiting sequences in order. The first that does not fit holds the others back, or it would starve."""
-        while self._waiting and self._budget:
-            first = self._waiting[0]
-            if self._place(first):
-                del self._waiting[0]
-                insort(self._running, first, key=_rank)
-                self._plan(first, known_pages=0)
-            elif self._running and self._running[-1].priority > first.priority:
+        """Starts waiting sequences in order. The first that does not fit holds the others back, or it would starve.
+
+        One whose prefix is being computed right now is passed over: soon it need not compute that itself.
+        """
+        for sequence in self._waiting[: len(self._slots) or 1]:
+            if not self._budget:
+                return
+            if self._prefix.is_coming(sequence):
+                continue
+            while not self._place(sequence):
+                if not self._running or self._running[-1].priority <= sequence.priority:
+                    return
                 self._preempt(self._running[-1])
-            else:
-                break
+            self._waiting.remove(sequence)
+            insort(self._running, sequence, key=_rank)
+            self._prefix.announce(sequence)
+            self._plan(sequence, known_pages=0)
 
     def _place(self, sequence: Sequence) -> bool:
         """Gives a sequence a slot and pages for all its tokens, so that its prefill cannot run dry half way.
@@ -170,12 +176,13 @@ class Scheduler:
         assert sequence.slot is not None
         self._running.remove(sequence)
         self._slots.append(sequence.slot)
+        self._prefix.withdraw(sequence)
         self._release(sequence.pages)
         sequence.slot = None
         sequence.pages = []
         sequence.computed = sequence.sealed = 0
         if chunk := self._chunks.pop(sequence, None):
-            self._budget += chunk.count
+            self._budget += chunk.rows
 
     def _release(self, pages: list[PageRef]) -> None:
         # Last page first: what is evicted first must be the end of a prefix, the beginning is useful without it.

@@ -37,7 +37,7 @@ class Sequence:
 
     def __init__(
         self,
-        id: str,
+        request_id: str,
         prompt: Items[int],
         sampling: SamplingParams,
         *,
@@ -45,7 +45,7 @@ class Sequence:
         priority: int = 0,
         salt: str = "",
     ) -> None:
-        self.id = id
+        self.id = request_id
         self.tokens = array("i", prompt)
         self.prompt_length = len(prompt)
         self.sampling = sampling

@@ -24,8 +24,8 @@ class Sizes:
 def resolve_sizes(config: EngineConfig, cache: CacheGroup, model_context: int, available_bytes: int) -> Sizes:
     """Pure: the same arguments give the same sizes.
 
-    Raises ``ConfigError`` when the context asked for exceeds the model's, or when not even one sequence of full length fits
-    the memory for pages.
+    Raises ``ConfigError`` when the context asked for exceeds the model's, or when not even one sequence of full length
+    fits the memory for pages.
     """
     context = config.max_model_len or model_context
     if context > model_context:
@@ -37,8 +37,9 @@ def resolve_sizes(config: EngineConfig, cache: CacheGroup, model_context: int, a
     pages = min(wanted, budget // page_bytes)
     if pages < a_sequence:
         raise ConfigError(
-            f"one sequence of {context} tokens needs {_mib(a_sequence * page_bytes)} of KV pages and only {_mib(budget)} "
-            f"may be used: lower max_model_len to at most {pages * config.page_size} or raise kv_memory_bytes"
+            f"one sequence of {context} tokens needs {_mib(a_sequence * page_bytes)} of KV pages and only "
+            f"{_mib(budget)} may be used: lower max_model_len to at most {pages * config.page_size}, or raise "
+            "kv_memory_bytes"
         )
     return Sizes(context=context, num_pages=pages + 1, kv_bytes=(pages + 1) * page_bytes)
 

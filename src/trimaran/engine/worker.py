@@ -1,8 +1,8 @@
 """The engine process: ``python -m trimaran.engine.worker ADDRESS``, configuration on standard input.
 
-Contract with the host: see ``host/process.py``. All messages that have arrived are taken in between two steps; when there
-is nothing to do the process sleeps in ``poll``. Sending waits for the host when too much is under way, so that neither side
-holds an unbounded queue.
+Contract with the host: see ``host/process.py``. All messages that have arrived are taken in between two steps; when
+there is nothing to do the process sleeps in ``poll``. Sending waits for the host when too much is under way, so that
+neither side holds an unbounded queue.
 """
 
 import os
@@ -17,6 +17,7 @@ import msgspec
 import zmq
 
 from trimaran.base.errors import ConfigError, EngineDiedError, TrimaranError
+from trimaran.base.failures import failure_of
 from trimaran.base.messages import (
     BEAT_SECONDS,
     Cancel,
@@ -28,7 +29,7 @@ from trimaran.base.messages import (
     ToEngineBatch,
 )
 from trimaran.engine.config import EngineConfig
-from trimaran.engine.engine import Engine, failed
+from trimaran.engine.engine import Engine
 from trimaran.engine.load import load_engine
 
 BATCHES_UNDER_WAY = 256
@@ -112,16 +113,16 @@ def take(engine: Engine, message: ToEngine, stopping: Stopping) -> FromEngine | 
                     raise EngineDiedError("the engine is stopping")
                 engine.submit(message)
             except TrimaranError as error:
-                return failed(message.id, error)
-        case Cancel(id=id):
-            engine.cancel(id)
+                return failure_of(message.id, error)
+        case Cancel(id=request_id):
+            engine.cancel(request_id)
         case Stop(deadline=deadline):
             stopping.ask(deadline)
     return None
 
 
 def watch_host() -> None:
-    """Ends the process when standard input does: the host is gone. Runs in a thread of its own, also while a model loads."""
+    """Ends the process when standard input does: the host is gone. A thread of its own, so also while a model loads."""
     while os.read(0, 4096):
         pass
     os._exit(1)
@@ -145,7 +146,7 @@ def main() -> int:
         threading.Thread(target=watch_host, daemon=True).start()
         engine = load_engine(EngineConfig.from_json(values))
     except TrimaranError as error:
-        channel.send([failed("", error)])
+        channel.send([failure_of("", error)])
         channel.close()
         return 1
     stopping = Stopping()

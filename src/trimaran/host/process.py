@@ -25,6 +25,7 @@ import zmq
 import zmq.asyncio
 
 from trimaran.base import errors
+from trimaran.base.failures import error_of
 from trimaran.base.messages import Failed, FromEngine, FromEngineBatch, Started, Stop, ToEngine, ToEngineBatch
 
 STDERR_LINES = 20
@@ -160,9 +161,8 @@ class EngineProcess:
         match batch:
             case [Started() as started]:
                 return started
-            case [Failed(kind=kind, message=message)]:
-                refusal = getattr(errors, kind, errors.EngineDiedError)
-                raise refusal(message)
+            case [Failed() as refusal]:
+                raise error_of(refusal)
         raise AssertionError(f"the worker began with {batch!r}")
 
     async def _receive(self) -> list[FromEngine] | None:

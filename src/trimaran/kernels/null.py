@@ -101,8 +101,8 @@ class NullExecutor:
     def _hash(self, step: StepInputs, i: int, row: int) -> int:
         length = int(step.contexts[i]) + row - int(step.starts[i]) + 1
         history = self._pages[self._slots(step, i, 0, length)].astype(np.uint64)
-        total = (history + np.uint64(1)) * self._factors[:length]  # wraps, as hashes do
-        return int(_mix(total.sum(dtype=np.uint64, keepdims=True))[0])
+        terms = (history + np.uint64(1)) * self._factors[:length]  # wraps, as hashes do
+        return int(_mix(terms.sum(dtype=np.uint64).reshape(1))[0])
 
     def _token(self, value: int) -> int:
         model = self.model
@@ -114,23 +114,28 @@ class NullExecutor:
         return token + (token >= model.eos_id)
 
     def _logits(self, hashes: UInt64, greedy: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
-        noise = _mix(hashes[:, None] + np.arange(1, self.model.vocab + 1, dtype=np.uint64))
-        logits = ((noise >> np.uint64(40)).astype(np.float32) * np.float32(10.0 / 2**24)).astype(np.float32)
+        tokens = np.arange(1, self.model.vocab + 1, dtype=np.uint64)
+        noise = _mix(np.add.outer(hashes, tokens)) >> np.uint64(40)  # 24 bits, which float32 holds exactly
+        logits: npt.NDArray[np.float32] = noise.astype(np.float32) * np.float32(10.0 / 2**24)
         logits[np.arange(len(greedy)), greedy] = PEAK
         return logits
 
     def _check(self, step: StepInputs) -> None:
-        assert len(step.tokens) <= self._options.max_rows and len(step.slots) <= self._options.max_sequences
-        assert step.starts[0] == 0 and step.starts[-1] == len(step.tokens) and (np.diff(step.starts) > 0).all()
-        assert step.tokens.min() >= 0 and step.tokens.max() < self.model.vocab
-        assert (np.diff(step.logits_rows) > 0).all()
+        assert len(step.tokens) <= self._options.max_rows
+        assert len(step.slots) <= self._options.max_sequences
+        assert 0 <= step.tokens.min() <= step.tokens.max() < self.model.vocab
+        assert step.starts[0] == 0
+        assert step.starts[-1] == len(step.tokens)
+        assert (np.diff(step.starts) > 0).all(), "each sequence has rows"
+        assert (np.diff(step.logits_rows) > 0).all(), "logits rows ascend"
         assert len(set(step.slots.tolist())) == len(step.slots), "two sequences in one row of the page table"
         written: set[int] = set()
         for i, slot in enumerate(step.slots):
             context = int(step.contexts[i])
             length = context + int(step.starts[i + 1] - step.starts[i])
             row = step.page_table[slot, : -(-length // self.page_size)]
-            assert length <= self.model.context and (row > 0).all() and (row < self.num_pages).all()
+            assert length <= self.model.context
+            assert 0 < row.min() <= row.max() < self.num_pages, "a page that nobody was given"
             mine = set(row[context // self.page_size :].tolist())
             assert not mine & written, "two sequences of a step write to one page"
             written |= mine
