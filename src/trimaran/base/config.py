@@ -1,8 +1,8 @@
 """Options of a command, declared once and filled from four places: flags, then environment, then file, then defaults.
 
-A command's options are a frozen dataclass whose fields are made by ``option``. The CLI derives its flags from the fields,
-``TRIMARAN_<FIELD>`` is the variable of each, and a YAML file may set any of them under the field's name (with dashes or
-underscores). Whatever the place, a value goes through the same conversion, and an unknown name is an error.
+A command's options are a frozen dataclass whose fields are made by ``option``. The CLI derives its flags from the
+fields, ``TRIMARAN_<FIELD>`` is the variable of each, and a YAML file may set any of them under the field's name (with
+dashes or underscores). Whatever the place, a value goes through the same conversion, and an unknown name is an error.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ def option(
 ) -> Any:
     """A field of an options dataclass, described by ``text``.
 
-    ``choices`` are its allowed values, ``metavar`` stands for a value in ``--help``, and a ``secret`` is not in the repr.
+    ``choices`` are its allowed values, ``metavar`` stands for a value in ``--help``, a ``secret`` is not in the repr.
     """
     metadata = {"help": text, "metavar": metavar, "choices": choices}
     return dataclasses.field(default=default, metadata=metadata, repr=not secret)
@@ -57,8 +57,8 @@ def scalar_types(annotation: Any) -> set[type]:
 def resolve(kind: type[T], *, flags: Mapping[str, Any], environ: Mapping[str, str], file: Path | None = None) -> T:
     """Builds ``kind`` from what was typed (``None``: not typed), ``environ`` and a YAML ``file``, in this precedence.
 
-    Numbers may carry a size: ``8k`` is 8,000 and ``8K`` 8,192, likewise m/M and g/G. In a variable, the items of a list are
-    separated by commas. Raises ``ConfigError`` naming the place, the option and what is allowed.
+    Numbers may carry a size: ``8k`` is 8,000 and ``8K`` 8,192, likewise m/M and g/G. In a variable, the items of a list
+    are separated by commas. Raises ``ConfigError`` naming the place, the option and what is allowed.
     """
     annotations = option_types(kind)
     env.check_names(environ, annotations)

@@ -1,7 +1,8 @@
 """Every ``TRIMARAN_*`` environment variable there is, in one place.
 
-``HOME`` and ``OFFLINE`` are read by ``checkpoint/environment.py``, ``ISA`` by the native executor. Beside these, each option of a command can be set as ``TRIMARAN_<OPTION>`` (``base/config.py``): ``TRIMARAN_PORT=9000`` is
-``--port 9000``. A ``TRIMARAN_*`` name that is neither is an error, so that a typing mistake never goes unnoticed.
+``HOME`` and ``OFFLINE`` are read by ``checkpoint/environment.py``, ``ISA`` by the native executor. Beside these, each
+option of a command can be set as ``TRIMARAN_<OPTION>`` (``base/config.py``): ``TRIMARAN_PORT=9000`` is ``--port 9000``.
+A ``TRIMARAN_*`` name that is neither is an error, so that a typing mistake never goes unnoticed.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,12 +15,12 @@ PREFIX = "TRIMARAN_"
 VARIABLES: dict[str, str] = {
     "TRIMARAN_HOME": "where models are kept; default: trimaran/ under the XDG cache",
     "TRIMARAN_OFFLINE": "true: open no socket to fetch a model",
-    "TRIMARAN_ISA": "instruction set of the native executor: generic, avx2 or avx512; default: the best this machine has",
+    "TRIMARAN_ISA": "instruction set of the native executor: generic, avx2 or avx512; default: the best there is",
 }
 
 
 def truth(name: str, value: str) -> bool:
-    """Reads ``true``/``false``, ``1``/``0``, ``yes``/``no`` or ``on``/``off`` in any case; raises ``ConfigError`` otherwise."""
+    """Reads ``true``/``false``, ``1``/``0``, ``yes``/``no``, ``on``/``off``, in any case; raises ``ConfigError``."""
     lowered = value.strip().lower()
     if lowered in ("true", "1", "yes", "on"):
         return True

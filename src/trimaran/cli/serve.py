@@ -1,11 +1,11 @@
 """``trimaran serve``: the OpenAI API over one model.
 
-Flags are made from ``server/options.py``, so that flags, ``TRIMARAN_*`` variables and configuration files cannot disagree.
+Flags are made from ``server/options.py``, so that flags, variables and configuration files cannot disagree.
 """
 
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -125,7 +125,7 @@ def _command() -> Callable[..., None]:
     return serve
 
 
-def _annotations() -> Mapping[str, Any]:
+def _annotations() -> dict[str, Any]:
     import dataclasses
 
     fields = {field.name: field for field in dataclasses.fields(ServeOptions)}
@@ -136,7 +136,7 @@ def _annotations() -> Mapping[str, Any]:
         metavar = field.metadata["metavar"] or ("|".join(choices) if choices else None)
         flag = "--" + name.replace("_", "-")
         if name == "model":
-            annotations[name] = Annotated[str | None, typer.Argument(help=text, metavar="[MODEL]", show_default=False)]
+            annotations[name] = Annotated[str | None, typer.Argument(help=text, metavar="MODEL", show_default=False)]
             annotations["config"] = Annotated[
                 Path | None, typer.Option("--config", help="YAML file with options", metavar="FILE", show_default=False)
             ]

@@ -17,8 +17,8 @@ Finish = Literal["stop", "length"]
 class Piece:
     """What one choice has added: text, and the tokens that this text completes with their offsets in the choice's text.
 
-    ``generated`` counts tokens, also those whose text is held back and a stop token. ``stop_reason`` is the stop string or
-    the id of ``stop_token_ids`` that ended the choice (as in vLLM).
+    ``generated`` counts tokens, also those whose text is held back and a stop token. ``stop_reason`` is the stop string
+    or the id of ``stop_token_ids`` that ended the choice (as in vLLM).
     """
 
     choice: int
@@ -40,7 +40,7 @@ class Choice:
         self._stream = TextStream(tokenizer, sampling.stop, min_tokens=sampling.min_tokens)
 
     def feed(self, message: Tokens) -> Piece:
-        """The text that ``message`` makes certain. Tokens after a stop string are dropped, and the piece is the last."""
+        """The text that ``message`` makes certain. A stop string drops the tokens after it and ends the choice."""
         if message.finish == "cancelled":
             raise EngineDiedError("the engine stopped before the request was done")
         before = self._stream.count

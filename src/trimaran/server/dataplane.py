@@ -16,6 +16,7 @@ from typing import Self
 import msgspec
 
 from trimaran.base import errors
+from trimaran.base.failures import error_of
 from trimaran.base.messages import Failed, Submit, Tokens
 from trimaran.base.sampling import SamplingParams
 from trimaran.server.choice import Choice, Piece, joined
@@ -40,7 +41,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Generation:
-    """A request to continue ``prompts`` (token ids), each ``sampling.n`` times; choice ``p * n + k`` is the k-th of prompt p."""
+    """A request to continue ``prompts`` (token ids), each ``sampling.n`` times; choice ``p * n + k`` is p's k-th."""
 
     prompts: tuple[list[int], ...]
     sampling: SamplingParams
@@ -92,7 +93,7 @@ class DataPlane:
         return Run(self, self._link, generation, arrived)
 
     async def drain(self, deadline: float) -> int:
-        """Admits nothing more, waits up to ``deadline`` seconds for the rest to end, then ends it; returns how many it ended."""
+        """Admits nothing more, waits up to ``deadline`` seconds, ends what still runs; returns how much that was."""
         self._draining = True
         try:
             async with asyncio.timeout(deadline):
@@ -118,12 +119,13 @@ class DataPlane:
                 raise errors.RequestError("the prompt has no tokens", param=generation.param)
             if len(prompt) >= limits.context:
                 raise errors.ContextLengthError(
-                    f"the prompt has {len(prompt)} tokens; the context of {limits.context} leaves room for fewer than that",
+                    f"the prompt has {len(prompt)} tokens, too many for a context of {limits.context} and an answer",
                     param=generation.param,
                 )
             if sampling.max_tokens is not None and len(prompt) + sampling.max_tokens > limits.context:
+                wanted = f"{len(prompt)} prompt tokens and max_tokens {sampling.max_tokens}"
                 raise errors.ContextLengthError(
-                    f"{len(prompt)} prompt tokens and max_tokens {sampling.max_tokens} exceed the context of {limits.context}",
+                    f"{wanted} exceed the context of {limits.context}",
                     param="max_tokens",
                 )
             if not 0 <= min(prompt) <= max(prompt) < limits.vocab:
@@ -149,7 +151,7 @@ class DataPlane:
 
 
 class Run:
-    """One admitted request. Iterate over it for pieces of its choices; ``usage`` is complete when the iteration has ended."""
+    """One admitted request. Iterate over it for pieces of its choices; ``usage`` is complete after the iteration."""
 
     def __init__(self, plane: DataPlane, link: EngineLink, generation: Generation, arrived: float) -> None:
         sampling = generation.sampling
@@ -226,7 +228,7 @@ class Run:
 
     def _feed(self, message: Tokens | Failed) -> Piece:
         if isinstance(message, Failed):
-            raise failure(message)
+            raise error_of(message)
         choice = self._choices[message.id]
         if choice.last is None and choice.index % self._n == 0:
             self.usage.cached += message.cached
@@ -240,14 +242,3 @@ class Run:
                 self._plane.metrics.inter_token.observe((now - choice.last) / piece.generated)
         choice.last = now
         return piece
-
-
-def failure(message: Failed) -> errors.TrimaranError:
-    """The exception that ``message`` tells of."""
-    kind = getattr(errors, message.kind, errors.TrimaranError)
-    assert issubclass(kind, errors.TrimaranError)
-    if issubclass(kind, errors.QueueFullError):
-        return kind(message.message, retry_after=message.retry_after or 1.0)
-    if issubclass(kind, errors.RequestError):
-        return kind(message.message, param=message.param, code=message.code)
-    return kind(message.message)

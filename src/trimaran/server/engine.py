@@ -1,11 +1,12 @@
 """The server's end of the line to the engine process: who gets which message, and what happens when the process dies.
 
-When it dies, every open request ends with ``EngineDiedError``, new ones are refused, and a new process is started after a
-pause that doubles from ``RESTART_SECONDS``. After ``RESTARTS`` starts in a row, none of which lived for
+When it dies, every open request ends with ``EngineDiedError``, new ones are refused, and a new process is started after
+a pause that doubles from ``RESTART_SECONDS``. After ``RESTARTS`` starts in a row, none of which lived for
 ``STABLE_SECONDS``, the link gives up and the server exits with an error, for its supervisor to see.
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable
@@ -24,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class Inbox:
-    """What the engine has said about some sequences and nobody has read yet. A slow reader finds it all in one piece."""
+    """What the engine has said about some sequences and nobody has read yet; a slow reader finds it all at once."""
 
     def __init__(self) -> None:
         self._messages: list[Tokens | Failed] = []
@@ -199,7 +200,5 @@ class EngineLink:
             self._posted.clear()
             messages, self._outbox = self._outbox, []
             if messages and self._process is not None:
-                try:
+                with contextlib.suppress(errors.EngineDiedError):  # the receiving side reports it
                     await self._process.send(*messages)
-                except errors.EngineDiedError:
-                    pass  # the receiving side reports it

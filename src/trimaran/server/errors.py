@@ -1,6 +1,6 @@
 """The one boundary where errors become answers: a status, a body in OpenAI's shape, and headers.
 
-Shape: ``{"error": {"message", "type", "param", "code"}}`` (OpenAI API reference, "Errors"). ``code`` is stable for programs.
+Shape: ``{"error": {"message", "type", "param", "code"}}`` (OpenAI API reference, "Errors"). ``code`` is for programs.
 """
 
 import math

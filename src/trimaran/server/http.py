@@ -5,14 +5,14 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from trimaran.server.errors import INVALID, ErrorBody, ErrorAnswer
+from trimaran.server.errors import INVALID, ErrorAnswer, ErrorBody
 
 MAX_HEAD_BYTES = 64 * 1024
 HEAD_SECONDS = 30.0
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """Closes a connection whose request line and headers are not complete within ``head_seconds`` or ``MAX_HEAD_BYTES``."""
+    """Refuses a request whose line and headers are not complete within ``head_seconds`` and ``MAX_HEAD_BYTES``."""
 
     head_seconds = HEAD_SECONDS
 

@@ -7,6 +7,7 @@ import logging
 import signal
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -82,7 +83,8 @@ async def serve_until_stopped(
     serving = asyncio.create_task(server.serve(sockets=[sock]))
     first, second = (asyncio.create_task(signals.get()) for _ in range(2))
     try:
-        await asyncio.wait({serving, first, link.lost}, return_when=asyncio.FIRST_COMPLETED)
+        events: set[asyncio.Future[Any]] = {serving, first, link.lost}
+        await asyncio.wait(events, return_when=asyncio.FIRST_COMPLETED)
         code = 0 if first.done() else 1
         if link.lost.done():
             log.error("%s", link.lost.result())

@@ -1,10 +1,17 @@
-"""What ``/metrics`` shows, in Prometheus' text format. Names are a contract: ``tests/server/test_metrics.py`` lists them all.
+"""What ``/metrics`` shows, in Prometheus' text format. Names are a contract: ``tests/server/test_metrics.py``.
 
-Counters of the engine arrive as ``Beat`` values that start at zero with each engine process; what is exported goes on rising
-over a restart. Histograms are observed where the client sees the event: at the server's socket.
+Counters of the engine arrive as ``Beat`` values that start at zero with each engine process; what is exported goes on
+rising over a restart. Histograms are observed where the client sees the event: at the server's socket.
 """
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
 
 from trimaran.base.messages import Beat
 
@@ -17,6 +24,7 @@ class Metrics:
     """All metrics of one server, in a registry of their own."""
 
     def __init__(self) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # they would double the exposition
         registry = self.registry = CollectorRegistry()
         self.requests = Counter(
             "trimaran_requests", "Answered HTTP requests", ["endpoint", "status"], registry=registry
@@ -25,8 +33,11 @@ class Metrics:
             "trimaran_requests_cancelled", "Requests whose client left before the end", registry=registry
         )
         self.first_token = Histogram(
-            "trimaran_time_to_first_token_seconds", "From the request's arrival to its first token", buckets=_SECONDS, registry=registry
-        )  # fmt: skip
+            "trimaran_time_to_first_token_seconds",
+            "From the request's arrival to its first token",
+            buckets=_SECONDS,
+            registry=registry,
+        )
         self.inter_token = Histogram(
             "trimaran_inter_token_seconds", "Between two tokens of one sequence", buckets=_SECONDS, registry=registry
         )

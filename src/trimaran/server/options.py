@@ -1,4 +1,5 @@
-"""What may be set on ``trimaran serve``: the one list that flags, ``TRIMARAN_*`` variables and YAML files are read against.
+# ruff: noqa: RUF009  # option() makes dataclass fields
+"""What may be set on ``trimaran serve``: the one list that flags, variables and YAML files are read against.
 
 Names are those of vLLM wherever the meaning is the same.
 """
@@ -50,7 +51,7 @@ class ServeOptions:
     kv_cache_dtype: str = option("auto", "how keys and values are held; auto: bf16", choices=KV_SPELLINGS)
     kv_cache_memory_bytes: Positive | None = option(
         None,
-        "memory for the KV cache, such as 2G; default: what max-num-seqs full contexts need, at most a quarter of free memory",
+        "memory for the KV cache, such as 2G; default: enough for all sequences, at most a quarter of what is free",
         metavar="BYTES",
     )
     block_size: Positive = option(16, "tokens in a cache page, a multiple of 16", metavar="TOKENS")

@@ -1,7 +1,7 @@
-"""Fields that clients send and that Trimaran does not offer: accepted at the value that changes nothing, else refused by name.
+"""Fields that Trimaran knows and does not offer: accepted at the value that changes nothing, else refused by name.
 
-Each table maps a field to the values that mean what happens anyway. Any other value is a 400 that names the field; so is a
-field in no table and no schema. Nothing that a client asks for is dropped in silence.
+Each table maps a field to the values that mean what happens anyway. Any other value is a 400 that names the field; so
+is a field in no table and no schema. Nothing that a client asks for is dropped in silence.
 """
 
 import json
@@ -99,7 +99,7 @@ def without_inert(data: Mapping[str, Any], inert: Inert, known: Mapping[str, Any
 
 def refused(code: str, field: str, why: str) -> PydanticCustomError:
     """An error to raise inside a validator: pydantic adds where it happened, ``validation.py`` puts both together."""
-    return PydanticCustomError(code, why, {"field": field})  # type: ignore[arg-type]  # wants a literal
+    return PydanticCustomError(code, why, {"field": field})
 
 
 def _same(value: Any, allowed: Any) -> bool:

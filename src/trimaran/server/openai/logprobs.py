@@ -41,7 +41,7 @@ def _logprob(token: Token) -> float:
 
 
 def _name(tokenizer: Tokenizer, id_: int) -> str:
-    """A token's text, or OpenAI's ``bytes:\\xe2\\x80`` for one that is not text on its own: names must stay distinct."""
+    """A token's text, or OpenAI's ``bytes:\\xe2\\x80`` for one that is no text on its own: names must stay distinct."""
     data = tokenizer.token_bytes(id_)
     try:
         return data.decode("utf-8")

@@ -1,6 +1,6 @@
 """Requests of ``/v1/chat/completions`` and ``/v1/completions``: every field, its type and what becomes of it.
 
-Fields are those of the OpenAI API and of vLLM's extensions to it. What is not supported is refused by name (``fields.py``).
+Fields are those of the OpenAI API and of vLLM's extensions to it. What is not offered is refused (``fields.py``).
 ``user``, ``safety_identifier``, ``prompt_cache_key`` and ``metadata`` are labels: they never change an answer; they are
 written to the request's line in the log at level ``debug`` and kept nowhere else. One engine has one cache, so every
 ``prompt_cache_key`` already finds what it could; to keep tenants' caches apart there is ``cache_salt``.
@@ -176,8 +176,8 @@ class CompletionRequest(Generate):
         if not prompt:
             raise RequestError("prompt is empty", param="prompt")
         if isinstance(prompt[0], int):
-            return [prompt]  # type: ignore[list-item]  # a list whose first element is an id holds ids only
-        return list(prompt)  # type: ignore[arg-type]
+            return [prompt]  # a list whose first element is an id holds ids only
+        return list(prompt)
 
 
 def _token_bias(bias: dict[str, float]) -> dict[int, float]:

@@ -1,7 +1,7 @@
 """Server-sent events without a buffer: each event is one write, made when it exists.
 
-Format: WHATWG HTML, "Server-sent events"; OpenAI streams end with ``data: [DONE]``, and an error after the first event is an
-event of its own that holds the usual error body, after which the stream ends.
+Format: WHATWG HTML, "Server-sent events"; OpenAI streams end with ``data: [DONE]``. An error after the first event is
+an event of its own that holds the usual error body, and ends the stream.
 """
 
 import logging
@@ -44,7 +44,7 @@ class EventStream(Response):
         self.background = None
         self._events = events
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         await while_connected(receive, self._write(send))
 
     async def _write(self, send: Send) -> None:
