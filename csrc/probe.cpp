@@ -219,8 +219,8 @@ std::vector<double> multiply_rate(bool int8, int threads, int passes) {
 NB_MODULE(_probe, m) {
   namespace nb = nanobind;
   m.doc() = "Measures what this machine can do at best.";
-  m.def("read_seconds", &read_seconds, nb::arg("bytes"), nb::arg("threads"), nb::arg("passes"),
-        nb::call_guard<nb::gil_scoped_release>(), "Seconds of each pass that reads `bytes`, split over `threads`.");
+  m.def("read_seconds", &read_seconds, nb::arg("footprint"), nb::arg("threads"), nb::arg("passes"),
+        nb::call_guard<nb::gil_scoped_release>(), "Seconds of each pass that reads `footprint` bytes, split over `threads`.");
   m.def("multiply_rate", &multiply_rate, nb::arg("int8"), nb::arg("threads"), nb::arg("passes"),
         nb::call_guard<nb::gil_scoped_release>(),
         "Operations a second of each pass (a multiply-add is two): int8 dot products, or float32 FMA.");

@@ -1,7 +1,7 @@
 """Measures what this machine can do at best (csrc/probe.cpp)."""
 
-def read_seconds(bytes: int, threads: int, passes: int) -> list[float]:
-    """Seconds of each pass that reads ``bytes``, split over ``threads``."""
+def read_seconds(footprint: int, threads: int, passes: int) -> list[float]:
+    """Seconds of each pass that reads ``footprint`` bytes, split over ``threads``."""
 
 def multiply_rate(int8: bool, threads: int, passes: int) -> list[float]:
     """Operations a second of each pass (a multiply-add is two): int8 dot products, or float32 FMA."""

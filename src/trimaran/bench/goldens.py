@@ -109,7 +109,7 @@ def score(golden: Golden, chunks: Iterable[Float32], full: Float32 | None = None
 
 
 def bucket_kl(ids: npt.NDArray[np.uint16], logprobs: Float32, rest: Float32, ours: Float64) -> Float64:
-    """KL ``[rows]`` of ``ours`` ``[rows, vocab]`` over the tokens ``ids`` ``[rows, K]`` and one bucket for the others."""
+    """KL ``[rows]`` of ``ours`` ``[rows, vocab]`` over ``ids`` ``[rows, K]`` and one bucket for all others."""
     kept = np.take_along_axis(ours, ids.astype(np.int64), axis=1)
     others = ours.copy()
     np.put_along_axis(others, ids.astype(np.int64), -np.inf, axis=1)

@@ -1,0 +1,87 @@
+from trimaran.bench.cases import Decode, Mixed, Prefill, cache_need, latency_cases, throughput_cases
+from trimaran.bench.compare import compare
+from trimaran.bench.floor import Work
+from trimaran.bench.machine import Machine
+
+WORK = Work(weight_bytes=1 << 20, kv_bytes=64, int8_ops=1000, fp32_ops=0, head_int8_ops=10, head_fp32_ops=0, pair_ops=2)
+
+
+class Scripted:
+    """A subject that answers from a list and writes down when it was asked."""
+
+    def __init__(self, name, rates, order):
+        self.name, self._rates, self._order = name, iter(rates), order
+
+    def measure(self, case):
+        self._order.append((case.name, self.name))
+        return None if isinstance(case, Mixed) and self.name != "engine" else next(self._rates)
+
+    def close(self):
+        pass
+
+
+def run(cases, rates, rounds):
+    order = []
+    subjects = [Scripted(name, values, order) for name, values in rates.items()]
+    said = []
+    report = compare("m", "formats", WORK, Machine(threads=1), cases, subjects, rounds, said.append)
+    assert len(said) == len(order)
+    return report, order
+
+
+def test_subjects_alternate_within_every_round_and_case():
+    rates = {"engine": range(1, 9), "executor": range(1, 9), "peer": range(1, 9)}
+    _, order = run([Prefill(8), Decode(4, 2)], rates, rounds=2)
+    assert [name for _, name in order] == ["engine", "executor", "peer"] * 4
+    assert [case for case, _ in order[:6]] == ["prefill 8"] * 3 + ["decode 1 x depth 4"] * 3
+
+
+def test_medians_and_the_ratio_to_the_best_peer():
+    rates = {"engine": [30, 90, 60], "executor": [70, 70, 70], "slow": [10, 10, 10], "fast": [20, 25, 15]}
+    report, _ = run([Decode(4, 2)], rates, rounds=3)
+    [line] = report.lines
+    assert line.median("engine") == 60
+    assert report.peers == ("slow", "fast")
+    assert report.ratio(line) == 3.0
+    [case] = report.to_json()["cases"]
+    assert case["rates"]["engine"] == [30, 90, 60]
+    assert case["ratio_to_best_peer"] == 3.0
+    row = report.to_text().splitlines()[-1]
+    assert row.startswith("decode 1 x depth 4")
+    assert "(30 - 90)" in row
+    assert row.endswith("3.00")
+
+
+def test_a_case_that_only_the_engine_has_is_reported_without_a_ratio():
+    report, _ = run([Mixed(4)], {"engine": [5], "peer": []}, rounds=1)
+    assert report.ratio(report.lines[0]) is None
+    assert report.to_text().splitlines()[-1].endswith("-")
+
+
+def test_floors_fall_with_context_and_rise_with_company():
+    machine = Machine(threads=1)
+    one, deep, many = Decode(128, 8), Decode(200_000, 8), Decode(128, 8, 16)
+    assert deep.floor(WORK, machine) < one.floor(WORK, machine) < many.floor(WORK, machine)
+    assert Prefill(1024).floor(WORK, machine) > one.floor(WORK, machine)
+    assert Mixed(16).floor(WORK, machine) > 0
+
+
+def test_cases_as_the_commands_ask_for_them():
+    assert [case.name for case in latency_cases([16, 512], [128], 64)] == [
+        "prefill 16",
+        "prefill 512",
+        "decode 1 x depth 128",
+    ]
+    names = [case.name for case in throughput_cases([1, 8], 128, 32, 64)]
+    assert names == ["decode 1 x depth 128", "decode 8 x depth 128", "end to end 8 x (128 + 64)", "mixed 64 requests"]
+
+
+def test_mixed_lengths_are_the_same_every_time():
+    assert Mixed(64).lengths() == Mixed(64).lengths()
+    assert {16 <= prompt <= 512 and 8 <= output <= 128 for prompt, output in Mixed(64).lengths()} == {True}
+
+
+def test_a_decode_case_needs_room_for_what_runs_while_others_prefill():
+    tokens, sequences = cache_need(Decode(128, 32, 64))
+    assert sequences == 64
+    assert tokens >= 128 + 32 + 64 * 128 // 512

@@ -1,0 +1,73 @@
+import numpy as np
+import pytest
+
+from trimaran.base.formats import ActivationFormat, CacheGroup, KVFormat, WeightFormat
+from trimaran.bench.floor import Cost, Part, count_work
+from trimaran.kernels.program import Attention, Buffer, Embed, Linear, Logits, Program, RopeSpec, TakeRows
+from trimaran.kernels.weights import Weight
+
+HIDDEN, VOCAB, HEADS, KV_HEADS, HEAD_DIM = 64, 96, 2, 1, 32
+
+
+def program() -> Program:
+    x, qkv, out = Buffer("x", HIDDEN), Buffer("qkv", (HEADS + 2 * KV_HEADS) * HEAD_DIM), Buffer("out", HIDDEN)
+    last, logits = Buffer("last", HIDDEN, logits_rows=True), Buffer("logits", VOCAB, logits_rows=True)
+    rope = RopeSpec(theta=1e4, dims=HEAD_DIM)
+    return Program(
+        family="toy",
+        ops=(
+            Embed(x, "table"),
+            Linear(qkv, x, "qkv"),
+            Attention(out, qkv, 0, HEADS, KV_HEADS, HEAD_DIM, 1.0, rope),
+            TakeRows(last, out),
+            Linear(logits, last, "table"),
+            Logits(logits),
+        ),
+        weights={},
+        cache=CacheGroup(layers=1, kv_heads=KV_HEADS, head_dim=HEAD_DIM),
+        vocab=VOCAB,
+        hidden=HIDDEN,
+        context=128,
+    )
+
+
+def weights(layer: WeightFormat, head: WeightFormat) -> dict[str, Weight]:
+    nothing = np.empty(0)
+    return {
+        "qkv": Weight("qkv", layer, ((HEADS + 2 * KV_HEADS) * HEAD_DIM, HIDDEN), nothing),
+        "table": Weight("table", head, (VOCAB, HIDDEN), nothing),
+    }
+
+
+def test_bytes_and_operations_of_a_step():
+    work = count_work(program(), weights(WeightFormat.INT4, WeightFormat.INT8), KVFormat.BF16, ActivationFormat.INT8)
+    assert work.weight_bytes == 128 * 2 * 18 + 96 * 2 * 34
+    assert work.kv_bytes == 2 * HEAD_DIM * 2
+    cost = work.cost([Part(context=9), Part(context=0, rows=3)], logits_rows=2)
+    assert cost.bytes == work.weight_bytes + (10 + 3) * work.kv_bytes
+    assert cost.int8_ops == 4 * 2 * 128 * 64 + 2 * 2 * 96 * 64
+    assert cost.fp32_ops == (10 + 1 + 2 + 3) * 4 * HEADS * HEAD_DIM
+
+
+@pytest.mark.parametrize(
+    ("layer", "activations"),
+    [(WeightFormat.BF16, ActivationFormat.INT8), (WeightFormat.INT4, ActivationFormat.FP32)],
+)
+def test_what_is_not_int8_on_both_sides_is_float(layer, activations):
+    work = count_work(program(), weights(layer, WeightFormat.FP32), KVFormat.FP32, activations)
+    assert work.int8_ops == work.head_int8_ops == 0
+    assert (work.fp32_ops, work.head_fp32_ops) == (2 * 128 * 64, 2 * 96 * 64)
+
+
+class FixedMachine:
+    def bandwidth(self, footprint: int) -> float:
+        return 100.0 if footprint > 1000 else 200.0
+
+    def peak(self, *, int8: bool) -> float:
+        return 40.0 if int8 else 10.0
+
+
+def test_a_step_is_as_slow_as_its_scarcer_resource():
+    assert Cost(bytes=2000, int8_ops=40, fp32_ops=10).seconds(FixedMachine()) == 20.0
+    assert Cost(bytes=800, int8_ops=40, fp32_ops=10).seconds(FixedMachine()) == 4.0
+    assert Cost(bytes=0, int8_ops=80, fp32_ops=30).seconds(FixedMachine()) == 5.0
