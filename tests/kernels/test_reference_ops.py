@@ -1,0 +1,82 @@
+"""Each op's definition against an independent expression of it."""
+
+import math
+
+import numpy as np
+import pytest
+
+from trimaran.kernels import reference_ops as ops
+from trimaran.kernels.program import RopeSpec
+from trimaran.kernels.rope import rope_table
+
+
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+def test_rms_norm_gives_unit_mean_square_times_weight() -> None:
+    x, weight = normal(3, 50), normal(50, seed=1)
+    expected = [[w * v / math.sqrt(sum(u * u for u in row) / 50 + 0.1) for v, w in zip(row, weight, strict=True)] for row in x]
+    np.testing.assert_allclose(ops.rms_norm(x, weight, 0.1), expected, rtol=1e-12)
+
+
+def test_linear_is_a_product_with_the_transpose() -> None:
+    x, weight, bias = normal(4, 6), normal(5, 6, seed=1), normal(5, seed=2)
+    np.testing.assert_allclose(ops.linear(x, weight, bias), np.einsum("ti,oi->to", x, weight) + bias, rtol=1e-12)
+
+
+def test_rows_of_linear_have_the_same_bits_alone_and_together() -> None:
+    x, weight = normal(33, 576).astype(np.float32), normal(200, 576, seed=1).astype(np.float32)
+    together = ops.linear(x, weight, None)
+    alone = np.concatenate([ops.linear(row[None], weight, None) for row in x])
+    assert together.tobytes() == alone.tobytes()
+
+
+def test_quantised_rows_by_hand() -> None:
+    row = np.zeros((1, 64), np.float32)
+    row[0, :6] = [-4.0, 2.0, 1.0, 0.0, 4 * 0.5 / 127, 4 * 1.5 / 127]
+    q, scales = ops.quantise_rows(row)
+    assert q[0, :6].tolist() == [-127, 64, 32, 0, 0, 2]  # 63.5, 0.5 and 1.5 go to the even neighbour
+    assert scales.tolist() == [[np.float32(4) / 127, 0.0]]  # the second group is all zeros
+    assert q[0, 32:].tolist() == [0] * 32
+
+
+def test_int8_activations_stay_within_half_a_step() -> None:
+    x = normal(5, 96).astype(np.float32)
+    step = np.repeat(np.abs(x.reshape(5, 3, 32)).max(-1) / 127, 32, axis=-1)
+    error = np.abs(ops.through_int8(x) - x)
+    assert (error <= step * 0.5001).all()
+    assert error.max() > 0
+
+
+def test_rotation_turns_each_pair_as_a_complex_number() -> None:
+    heads, dims, position = normal(1, 2, 10), 8, 5
+    cos, sin = (table[[position]].astype(np.float64) for table in rope_table(RopeSpec(100.0, dims), 6))
+    out = ops.rotate(heads, cos, sin)
+    for head in range(2):
+        for i in range(4):
+            turned = complex(heads[0, head, i], heads[0, head, i + 4]) * np.exp(1j * position * 100.0 ** (-2 * i / dims))
+            assert complex(out[0, head, i], out[0, head, i + 4]) == pytest.approx(turned, abs=1e-6)
+    np.testing.assert_array_equal(out[..., dims:], heads[..., dims:])
+
+
+def test_attention_shares_kv_heads_among_neighbouring_query_heads() -> None:
+    q, keys, values = normal(6, 4), normal(7, 2, 4, seed=1), normal(7, 2, 4, seed=2)
+    out = ops.attend(q, keys, values, 0.3)
+    for head in range(6):
+        scores = np.array([0.3 * sum(q[head] * keys[token, head // 3]) for token in range(7)])
+        weights = np.exp(scores) / np.exp(scores).sum()
+        np.testing.assert_allclose(out[head], sum(w * values[t, head // 3] for t, w in enumerate(weights)), rtol=1e-12)
+
+
+def test_attention_of_large_scores_stays_finite() -> None:
+    q = np.full((1, 4), 1e4, np.float32)
+    out = ops.attend(q, np.stack([q, -q]), np.array([[[1.0] * 4], [[2.0] * 4]], np.float32), 1.0)
+    assert out.tolist() == [[1.0] * 4]
+
+
+def test_swiglu_gates_the_second_half() -> None:
+    x = normal(3, 8)
+    expected = [[g / (1 + math.exp(-g)) * u for g, u in zip(row[:4], row[4:], strict=True)] for row in x]
+    np.testing.assert_allclose(ops.swiglu(x), expected, rtol=1e-12)
+    assert ops.swiglu(np.array([[-1000.0, 1.0]], np.float32)).tolist() == [[0.0]]
