@@ -18,10 +18,8 @@ from trimaran.checkpoint.patience import Patience, TransientError
 from trimaran.checkpoint.progress import Report, megabytes, progress
 
 WORTHWHILE = 1 << 20  # bytes that must be new for earlier failures to be forgotten
-STALL_SECONDS, STALL_BYTES = (
-    60.0,
-    1 << 14,
-)  # fewer bytes than this in so many seconds: the connection is as good as dead
+STALL_SECONDS = 60.0
+STALL_BYTES = 1 << 14  # a connection that brings fewer in STALL_SECONDS is as good as dead
 DISK_RESERVE = 64 << 20  # bytes of the file system that a download leaves free
 
 

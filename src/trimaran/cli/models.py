@@ -9,7 +9,7 @@ import typer
 
 @dataclass(frozen=True)
 class ModelRow:
-    """One line of the listing. ``size`` is in bytes; ``path`` and ``date`` are None while the cache has no such model."""
+    """One line of the listing. ``size`` is in bytes; ``path`` and ``date`` are None while it is not in the cache."""
 
     name: str
     source: str
