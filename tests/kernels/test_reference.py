@@ -1,6 +1,7 @@
 """The reference executor: what a row computes must not depend on how steps are cut, nor on who else is in them."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -40,9 +41,11 @@ def logits(runner: ReferenceExecutor, *sequences: Rows) -> np.ndarray:
     return out.copy()
 
 
-def in_chunks(runner: ReferenceExecutor, tokens: Sequence[int], pages: Sequence[int], cuts: Sequence[int]) -> np.ndarray:
+def in_chunks(
+    runner: ReferenceExecutor, tokens: Sequence[int], pages: Sequence[int], cuts: Sequence[int]
+) -> np.ndarray:
     bounds = [0, *cuts, len(tokens)]
-    parts = [Rows(tokens[a:b], a, pages) for a, b in zip(bounds, bounds[1:], strict=False)]
+    parts = [Rows(tokens[a:b], a, pages) for a, b in pairwise(bounds)]
     return np.concatenate([logits(runner, part) for part in parts])
 
 
@@ -118,7 +121,9 @@ def test_only_the_pages_of_the_sequence_are_written() -> None:
     before = runner._pages.copy()
     logits(runner, Rows(PROMPT[:20], 0, [7, 3]))
     changed = (runner._pages != before).any(axis=(1, 2, 4, 5))  # [pages, page_size]
-    assert {(int(p), int(t)) for p, t in np.argwhere(changed)} == {(7, t) for t in range(16)} | {(3, t) for t in range(4)}
+    assert {(int(p), int(t)) for p, t in np.argwhere(changed)} == {(7, t) for t in range(16)} | {
+        (3, t) for t in range(4)
+    }
 
 
 def test_rows_on_the_null_page_leave_the_others_alone() -> None:
@@ -152,12 +157,14 @@ def test_greedy_alone_when_logits_are_not_wanted() -> None:
 def test_every_weight_format_runs_on_its_dequantised_numbers(fmt: WeightFormat) -> None:
     weights = random_weights(program(), fmt)
     dense = {
-        name: type(weight)(name, WeightFormat.FP32, weight.shape, dequantise(weight)) for name, weight in weights.items()
+        name: type(weight)(name, WeightFormat.FP32, weight.shape, dequantise(weight))
+        for name, weight in weights.items()
     }
     held = ReferenceExecutor(program(), weights, EXACT)
-    assert logits(held, Rows(PROMPT, 0, PAGES)).tobytes() == logits(
-        ReferenceExecutor(program(), dense, EXACT), Rows(PROMPT, 0, PAGES)
-    ).tobytes()
+    assert (
+        logits(held, Rows(PROMPT, 0, PAGES)).tobytes()
+        == logits(ReferenceExecutor(program(), dense, EXACT), Rows(PROMPT, 0, PAGES)).tobytes()
+    )
 
 
 def test_int8_activations_only_meet_quantised_weights() -> None:

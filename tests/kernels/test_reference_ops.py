@@ -16,7 +16,9 @@ def normal(*shape: int, seed: int = 0) -> np.ndarray:
 
 def test_rms_norm_gives_unit_mean_square_times_weight() -> None:
     x, weight = normal(3, 50), normal(50, seed=1)
-    expected = [[w * v / math.sqrt(sum(u * u for u in row) / 50 + 0.1) for v, w in zip(row, weight, strict=True)] for row in x]
+    expected = [
+        [w * v / math.sqrt(sum(u * u for u in row) / 50 + 0.1) for v, w in zip(row, weight, strict=True)] for row in x
+    ]
     np.testing.assert_allclose(ops.rms_norm(x, weight, 0.1), expected, rtol=1e-12)
 
 
@@ -55,7 +57,9 @@ def test_rotation_turns_each_pair_as_a_complex_number() -> None:
     out = ops.rotate(heads, cos, sin)
     for head in range(2):
         for i in range(4):
-            turned = complex(heads[0, head, i], heads[0, head, i + 4]) * np.exp(1j * position * 100.0 ** (-2 * i / dims))
+            turned = complex(heads[0, head, i], heads[0, head, i + 4]) * np.exp(
+                1j * position * 100.0 ** (-2 * i / dims)
+            )
             assert complex(out[0, head, i], out[0, head, i + 4]) == pytest.approx(turned, abs=1e-6)
     np.testing.assert_array_equal(out[..., dims:], heads[..., dims:])
 

@@ -27,7 +27,9 @@ def test_llama3_scaling_as_in_the_published_code() -> None:
             expected.append((1 - smooth) * frequency / 8.0 + smooth * frequency)
     scaled = inverse_frequencies(spec)
     np.testing.assert_allclose(scaled, expected, rtol=1e-14)
-    blended = (scaled < inverse_frequencies(RopeSpec(500000.0, 128))) & (scaled * 8 > inverse_frequencies(RopeSpec(500000.0, 128)))
+    blended = (scaled < inverse_frequencies(RopeSpec(500000.0, 128))) & (
+        scaled * 8 > inverse_frequencies(RopeSpec(500000.0, 128))
+    )
     assert blended.sum() > 2  # the middle branch is exercised
 
 

@@ -100,7 +100,9 @@ def test_own_grids_keep_every_bit(fmt: StorageFormat, grid: WeightFormat) -> Non
     np.testing.assert_array_equal(dequantise_weight(weight), dequantise(tensor))
 
 
-@pytest.mark.parametrize(("fmt", "grid"), [(StorageFormat.F32, WeightFormat.FP32), (StorageFormat.BF16, WeightFormat.BF16)])
+@pytest.mark.parametrize(
+    ("fmt", "grid"), [(StorageFormat.F32, WeightFormat.FP32), (StorageFormat.BF16, WeightFormat.BF16)]
+)
 def test_plain_formats_are_views_where_the_file_aligns_them(fmt: StorageFormat, grid: WeightFormat) -> None:
     data = np.arange(32, dtype=np.uint8).view(np.uint8)
     aligned = CheckpointTensor("w", (2, 16 // fmt.block_bytes), fmt, data.reshape(2, 16))
@@ -114,7 +116,9 @@ def test_plain_formats_are_views_where_the_file_aligns_them(fmt: StorageFormat, 
     np.testing.assert_array_equal(shifted.data, weight.data)
 
 
-@pytest.mark.parametrize("fmt", [StorageFormat.F16, StorageFormat.Q5_1, StorageFormat.Q4_K, StorageFormat.Q5_K, StorageFormat.Q6_K])
+@pytest.mark.parametrize(
+    "fmt", [StorageFormat.F16, StorageFormat.Q5_1, StorageFormat.Q4_K, StorageFormat.Q5_K, StorageFormat.Q6_K]
+)
 def test_other_formats_have_no_grid_of_ours(fmt: StorageFormat) -> None:
     data = bytes(2 * fmt.row_bytes(256))
     assert own_grid(from_bytes(fmt, 2, 256, data)) is None

@@ -34,6 +34,7 @@ def llama_from_gguf(checkpoint: Checkpoint) -> ModelConfig:
     _only(own.text(prefix + "rope.scaling.type", "none"), "none", prefix + "rope.scaling.type")
     _only(own.integer(prefix + "expert_count", 0), 0, prefix + "expert_count")
     _only(own.integer(prefix + "expert_used_count", 0), 0, prefix + "expert_used_count")
+    theta = own.number(prefix + "rope.freq_base", 10000.0)
     tokenizer = Fields(checkpoint.metadata, "the GGUF file")
     config = ModelConfig(
         family="llama",
@@ -45,7 +46,7 @@ def llama_from_gguf(checkpoint: Checkpoint) -> ModelConfig:
         kv_heads=own.integer(prefix + "attention.head_count_kv", heads),
         head_dim=head_dim,
         norm_eps=own.number(prefix + "attention.layer_norm_rms_epsilon"),
-        rope=RopeSpec(own.number(prefix + "rope.freq_base", 10000.0), rope_dims, factors=_rope_factors(checkpoint)),
+        rope=RopeSpec(theta, rope_dims, factors=_rope_factors(checkpoint, rope_dims // 2)),
         context=own.integer(prefix + "context_length"),
         tied="output.weight" not in names,
         attention_bias="blk.0.attn_q.bias" in names,
@@ -64,11 +65,13 @@ def _only(value: Any, allowed: Any, key: str) -> None:
         raise UnsupportedError(f"the GGUF file sets {key} to {value!r}; the llama family implements only {allowed!r}")
 
 
-def _rope_factors(checkpoint: Checkpoint) -> tuple[float, ...] | None:
+def _rope_factors(checkpoint: Checkpoint, count: int) -> tuple[float, ...] | None:
     for tensor in checkpoint.tensors():
         if tensor.name == ROPE_FACTORS:
             factors = np.frombuffer(tensor.data.tobytes(), dtype="<f4")
             if tensor.fmt != "F32" or not np.all(factors > 0):
                 raise CheckpointError(f"{ROPE_FACTORS} must hold positive F32 numbers")
-            return tuple(float(f) for f in factors)
+            if len(factors) != count:
+                raise CheckpointError(f"{ROPE_FACTORS} holds {len(factors)} factors, not {count}")
+            return tuple(factors.tolist())
     return None

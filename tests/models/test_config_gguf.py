@@ -1,0 +1,102 @@
+"""GGUF metadata: every key that would change the result is read or refused."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trimaran.base.errors import CheckpointError, UnsupportedError
+from trimaran.checkpoint import CheckpointTensor, StorageFormat
+from trimaran.kernels.program import RopeSpec
+from trimaran.models.config import ModelConfig
+from trimaran.models.config_gguf import llama_from_gguf
+
+from .tiny_files import InMemory
+
+BASE: dict[str, Any] = {
+    "general.architecture": "llama",
+    "llama.block_count": 2,
+    "llama.context_length": 256,
+    "llama.embedding_length": 64,
+    "llama.feed_forward_length": 96,
+    "llama.attention.head_count": 4,
+    "llama.attention.layer_norm_rms_epsilon": 1e-5,
+    "tokenizer.ggml.tokens": ["a"] * 100,
+    "tokenizer.ggml.eos_token_id": 2,
+}
+
+
+def read(
+    *names: str, drop: str | None = None, factors: bytes | None = None, changes: dict[str, Any] | None = None
+) -> ModelConfig:
+    metadata = {key: value for key, value in (BASE | (changes or {})).items() if key != drop}
+    content = {name: CheckpointTensor(name, (1,), StorageFormat.F32, np.zeros((1, 4), np.uint8)) for name in names}
+    if factors is not None:
+        data = np.frombuffer(factors, np.uint8)[None]
+        content["rope_freqs.weight"] = CheckpointTensor("rope_freqs.weight", (8,), StorageFormat.F32, data)
+    return llama_from_gguf(InMemory("gguf", metadata, Path("/nonexistent"), content))
+
+
+def test_what_the_format_lets_files_leave_out() -> None:
+    cfg = read()
+    assert (cfg.vocab, cfg.kv_heads, cfg.head_dim) == (100, 4, 16)
+    assert cfg.rope == RopeSpec(10000.0, 16)
+    assert (cfg.tied, cfg.attention_bias, cfg.bos_id, cfg.eos_ids) == (True, False, None, frozenset({2}))
+
+
+def test_what_files_usually_say() -> None:
+    more = {
+        "llama.vocab_size": 104,
+        "llama.attention.head_count_kv": 2,
+        "llama.attention.key_length": 32,
+        "llama.attention.value_length": 32,
+        "llama.rope.dimension_count": 32,
+        "llama.rope.freq_base": 500000.0,
+        "llama.rope.scaling.type": "none",
+        "llama.expert_count": 0,
+        "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.eot_token_id": 5,
+        "tokenizer.ggml.eom_token_id": 6,
+    }
+    cfg = read("output.weight", "blk.0.attn_q.bias", changes=more)
+    assert (cfg.vocab, cfg.kv_heads, cfg.head_dim) == (104, 2, 32)
+    assert cfg.rope == RopeSpec(500000.0, 32)
+    assert (cfg.tied, cfg.attention_bias, cfg.bos_id, cfg.eos_ids) == (False, True, 1, frozenset({2, 5, 6}))
+
+
+def test_rope_factors_are_read_from_their_tensor() -> None:
+    factors = np.array([1, 1, 1, 2, 4, 8, 8, 8], "<f4")
+    assert read(factors=factors.tobytes()).rope.factors == (1, 1, 1, 2, 4, 8, 8, 8)
+    with pytest.raises(CheckpointError, match=r"rope_freqs\.weight must hold positive"):
+        read(factors=(factors * 0).tobytes())
+    with pytest.raises(CheckpointError, match=r"rope_freqs\.weight holds 4 factors, not 8"):
+        read(factors=factors[:4].tobytes())
+
+
+@pytest.mark.parametrize("key", [key for key in BASE if key.startswith("llama.")] + ["tokenizer.ggml.tokens"])
+def test_a_missing_key_is_named(key: str) -> None:
+    named = "llama.vocab_size" if key == "tokenizer.ggml.tokens" else key
+    with pytest.raises(CheckpointError, match=f"the GGUF file has no {named}"):
+        read(drop=key)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("llama.rope.scaling.type", "yarn"),
+        ("llama.rope.dimension_count", 8),
+        ("llama.attention.value_length", 8),
+        ("llama.expert_count", 8),
+        ("llama.attention.sliding_window", 4096),
+        ("llama.logit_scale", 0.5),
+    ],
+)
+def test_what_the_family_does_not_implement_is_named(key: str, value: Any) -> None:
+    with pytest.raises(UnsupportedError, match=key):
+        read(changes={key: value})
+
+
+def test_sizes_that_differ_between_layers() -> None:
+    with pytest.raises(CheckpointError, match=r"feed_forward_length must be an integer, not \[96, 128\]"):
+        read(changes={"llama.feed_forward_length": [96, 128]})

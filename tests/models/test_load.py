@@ -1,0 +1,177 @@
+"""Loading places every tensor and names what does not fit."""
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+
+from trimaran.base.errors import CheckpointError, UnsupportedError
+from trimaran.base.formats import WeightFormat
+from trimaran.checkpoint import CheckpointTensor, StorageFormat
+from trimaran.kernels.dequantise import dequantise
+from trimaran.kernels.weights import Weight
+from trimaran.models.load import load_weights
+from trimaran.models.registry import build_program, read_config
+from trimaran.quant.gguf_blocks import dequantise as dequantise_tensor
+
+from .tiny_files import InMemory, open_tiny, write_gguf
+
+UP = "model.layers.1.mlp.up_proj.weight"
+QKV = "model.layers.0.self_attn.qkv"
+
+
+def load(checkpoint: InMemory, weight_format: WeightFormat | None = None) -> dict[str, Weight]:
+    cfg = read_config(checkpoint)
+    return load_weights(checkpoint, cfg, build_program(cfg), weight_format)
+
+
+def values(checkpoint: InMemory, *names: str) -> np.ndarray:
+    return np.concatenate([dequantise_tensor(checkpoint.content[name]) for name in names])
+
+
+def test_every_weight_of_the_program_is_there() -> None:
+    checkpoint = open_tiny("llama3")
+    cfg = read_config(checkpoint)
+    program = build_program(cfg)
+    weights = load_weights(checkpoint, cfg, program, None)
+    assert {name: weight.shape for name, weight in weights.items()} == {
+        name: spec.shape for name, spec in program.weights.items()
+    }
+    assert all(weight.name == name for name, weight in weights.items())
+
+
+def test_projections_of_one_input_are_stacked() -> None:
+    checkpoint = open_tiny("llama3")
+    weights = load(checkpoint)
+    prefix = "model.layers.1."
+    qkv = [f"{prefix}self_attn.{part}_proj.weight" for part in "qkv"]
+    np.testing.assert_array_equal(dequantise(weights[f"{prefix}self_attn.qkv"]), values(checkpoint, *qkv))
+    gate_up = [f"{prefix}mlp.gate_proj.weight", UP]
+    np.testing.assert_array_equal(dequantise(weights[f"{prefix}mlp.gate_up"]), values(checkpoint, *gate_up))
+
+
+def test_a_tied_matrix_is_one_object() -> None:
+    weights = load(open_tiny("biased"))
+    assert weights["lm_head"] is weights["model.embed_tokens"]
+    untied = load(open_tiny("llama3"))
+    assert untied["lm_head"] is not untied["model.embed_tokens"]
+
+
+@pytest.mark.parametrize("name", ["model.norm.weight", UP, "lm_head.weight"])
+def test_a_missing_tensor_is_named(name: str) -> None:
+    checkpoint = open_tiny("llama3")
+    del checkpoint.content[name]
+    with pytest.raises(CheckpointError, match=f"no tensor {name}, which the llama family needs"):
+        load(checkpoint)
+
+
+def test_many_missing_tensors_are_counted() -> None:
+    checkpoint = open_tiny("llama3")
+    checkpoint.content = {name: tensor for name, tensor in checkpoint.content.items() if ".1." not in name}
+    with pytest.raises(CheckpointError, match=r"model\.layers\.1\.input_layernorm\.weight, .* and 4 more"):
+        load(checkpoint)
+
+
+def test_a_left_over_tensor_is_named() -> None:
+    checkpoint = open_tiny("llama3")
+    checkpoint.content["model.layers.2.mlp.up_proj.weight"] = checkpoint.content[UP]
+    with pytest.raises(CheckpointError, match=r"does not know: model\.layers\.2\.mlp\.up_proj\.weight"):
+        load(checkpoint)
+
+
+def test_a_bias_that_the_config_does_not_announce_is_left_over() -> None:
+    checkpoint = open_tiny("biased")
+    checkpoint.metadata["attention_bias"] = False
+    with pytest.raises(CheckpointError, match=r"does not know: .*self_attn\.k_proj\.bias"):
+        load(checkpoint)
+
+
+@pytest.mark.parametrize("shape", [(32, 64), (64, 32), (4096,)])
+def test_a_misshapen_tensor_is_named(shape: tuple[int, ...]) -> None:
+    checkpoint = open_tiny("llama3")
+    checkpoint.content[UP] = replace(checkpoint.content[UP], shape=shape)
+    with pytest.raises(CheckpointError, match=rf"{UP} has shape \[{shape[0]}.*ask for \[64, 64\]"):
+        load(checkpoint)
+
+
+def test_known_constants_are_skipped_with_a_log_line(caplog: pytest.LogCaptureFixture) -> None:
+    checkpoint = open_tiny("biased")
+    tensor = CheckpointTensor("x", (4,), StorageFormat.F32, np.zeros((1, 16), np.uint8))
+    extra = ["model.layers.0.self_attn.rotary_emb.inv_freq", "lm_head.weight"]
+    checkpoint.content |= {name: replace(tensor, name=name) for name in extra}
+    with caplog.at_level(logging.INFO):
+        load(checkpoint)
+    assert caplog.messages == [f"tensor {name} is not needed and skipped" for name in sorted(extra)]
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q4_1"])
+def test_quantised_gguf_rows_are_put_back_in_order(kind: str, tmp_path: Path) -> None:
+    plain, quant = open_tiny("llama3"), gguf.GGMLQuantizationType[kind]
+    names = [f"model.layers.0.self_attn.{part}_proj.weight" for part in "qkv"]
+    expected = gguf.quants.dequantize(gguf.quants.quantize(values(plain, *names), quant), quant)
+    weights = load(write_gguf("llama3", tmp_path / "tiny.gguf", quant))
+    np.testing.assert_array_equal(dequantise(weights[QKV]), expected)
+    assert weights[QKV].fmt == {"Q8_0": "int8", "Q4_0": "int4", "Q4_1": "int4z"}[kind]
+
+
+def test_vectors_stay_fp32_and_matrices_follow_the_request() -> None:
+    weights = load(open_tiny("biased"), WeightFormat.INT4)
+    assert weights["model.layers.0.self_attn.qkv.bias"].fmt is WeightFormat.FP32
+    assert weights["model.norm"].fmt is WeightFormat.FP32
+    assert weights[QKV].fmt is WeightFormat.INT4
+    assert weights["lm_head"].fmt is WeightFormat.INT8  # int4 would hurt the output matrix most
+
+
+def mixed(tmp_path: Path, **formats: str) -> InMemory:
+    """A GGUF file whose layer 0 has q, k and v in different formats."""
+    files = {
+        kind: write_gguf("llama3", tmp_path / f"{kind}.gguf", gguf.GGMLQuantizationType[kind])
+        for kind in set(formats.values())
+    }
+    checkpoint = files[formats["q"]]
+    for part, kind in formats.items():
+        checkpoint.content[f"blk.0.attn_{part}.weight"] = files[kind].content[f"blk.0.attn_{part}.weight"]
+    return checkpoint
+
+
+@pytest.mark.parametrize(
+    ("formats", "held"),
+    [
+        ({"q": "Q4_0", "k": "Q4_0", "v": "Q8_0"}, WeightFormat.INT8),
+        ({"q": "Q4_0", "k": "Q4_1", "v": "Q4_0"}, WeightFormat.INT4Z),
+        ({"q": "Q4_1", "k": "Q8_0", "v": "F32"}, WeightFormat.FP32),
+    ],
+)
+def test_parts_in_different_grids_are_joined_without_loss(
+    formats: dict[str, str], held: WeightFormat, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpoint = mixed(tmp_path, **formats)
+    weight = load(checkpoint)[QKV]
+    assert weight.fmt is held
+    np.testing.assert_array_equal(dequantise(weight)[-48:], values(checkpoint, "blk.0.attn_v.weight"))
+    assert np.array_equal(
+        np.sort(dequantise(weight)[:96], axis=0), np.sort(values(checkpoint, "blk.0.attn_q.weight"), axis=0)
+    )
+    assert not caplog.messages
+
+
+def test_joining_that_rounds_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    weight = load(mixed(tmp_path, q="Q4_1", k="Q8_0", v="Q8_0"))[QKV]
+    assert weight.fmt is WeightFormat.INT8
+    assert caplog.messages == ["blk.0.attn_q.weight is rounded from int4z to int8, the format of the tensors beside it"]
+
+
+def test_a_matrix_without_whole_groups_is_named() -> None:
+    checkpoint = open_tiny("llama3")
+    checkpoint.metadata["intermediate_size"] = 48
+    for name, tensor in checkpoint.content.items():
+        if "gate_proj" in name or "up_proj" in name:
+            checkpoint.content[name] = replace(tensor, shape=(48, 64), data=tensor.data[:48])
+        elif "down_proj" in name:
+            checkpoint.content[name] = replace(tensor, shape=(64, 48), data=np.ascontiguousarray(tensor.data[:, :96]))
+    assert load(checkpoint)["model.layers.0.mlp.down_proj"].shape == (64, 48)
+    with pytest.raises(UnsupportedError, match=r"down_proj\.weight has 48 columns"):
+        load(checkpoint, WeightFormat.INT8)
