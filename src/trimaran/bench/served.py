@@ -1,0 +1,121 @@
+"""A ``trimaran serve`` of its own for a benchmark: started on a free loopback port, watched, stopped."""
+
+import asyncio
+import re
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+import httpx
+
+from trimaran.base.errors import EngineDiedError
+
+READY = re.compile(r"serves (\S+) on (http://\S+)/v1")
+START_SECONDS = 120
+STOP_SECONDS = 30
+
+
+class Served:
+    """``async with Served(model, flags) as server``: the server is ready inside; ``exit_code`` is known after."""
+
+    def __init__(self, model: str, flags: Sequence[str] = ()) -> None:
+        self._command = [
+            sys.executable,
+            "-c",
+            "from trimaran.cli import main; main()",
+            "serve",
+            model,
+            "--port",
+            "0",
+            *flags,
+        ]
+        self.exit_code: int | None = None
+
+    async def __aenter__(self) -> "Served":
+        self._process = await asyncio.create_subprocess_exec(*self._command, stderr=asyncio.subprocess.PIPE)
+        self.log: list[str] = []
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                self.name, self.url = await self._read_address()
+                self._reader = asyncio.create_task(self._read_log())
+                limits = httpx.Limits(max_connections=None)
+                self.client = httpx.AsyncClient(base_url=self.url, timeout=None, limits=limits)
+                await self._answer_to_ready()
+        except BaseException:
+            await self._stop()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.client.aclose()
+        await self._stop()
+        await self._reader
+
+    async def metrics(self) -> dict[str, float]:
+        """Unlabelled values of ``/metrics``, by name."""
+        text = (await self.client.get("/metrics")).raise_for_status().text
+        lines = [line.rsplit(" ", 1) for line in text.splitlines() if line and line[0] != "#" and "{" not in line]
+        return {name: float(value) for name, value in lines}
+
+    def resident_bytes(self) -> int | None:
+        """Resident memory of the server and its engine process together; None where there is no ``/proc``."""
+        return tree_resident_bytes(self._process.pid)
+
+    async def _read_address(self) -> tuple[str, str]:
+        while line := await self._read_line():
+            if found := READY.search(line):
+                return found[1], found[2]
+        raise EngineDiedError("the server did not start:\n" + "".join(self.log[-20:]))
+
+    async def _answer_to_ready(self) -> None:
+        while self._process.returncode is None:
+            try:
+                if (await self.client.get("/ready")).status_code == 200:
+                    return
+            except httpx.ConnectError:
+                pass  # the line is printed a moment before the socket listens
+            await asyncio.sleep(0.02)
+        raise EngineDiedError("the server ended at once:\n" + "".join(self.log[-20:]))
+
+    async def _read_log(self) -> None:
+        while await self._read_line():
+            pass
+
+    async def _read_line(self) -> str:
+        assert self._process.stderr is not None
+        line = (await self._process.stderr.readline()).decode(errors="replace")
+        if line:
+            self.log.append(line)
+        return line
+
+    async def _stop(self) -> None:
+        if self._process.returncode is None:
+            self._process.send_signal(signal.SIGTERM)
+        try:
+            self.exit_code = await asyncio.wait_for(self._process.wait(), STOP_SECONDS)
+        except TimeoutError:
+            self._process.kill()
+            self.exit_code = await self._process.wait()
+
+
+def tree_resident_bytes(pid: int) -> int | None:
+    """Resident bytes of a process and all its descendants; those that end meanwhile count as nothing."""
+    if not Path("/proc/self/smaps_rollup").exists():
+        return None
+    total, open_pids = 0, [pid]
+    while open_pids:
+        folder = Path("/proc") / str(open_pids.pop())
+        try:
+            status = (folder / "status").read_text()
+            open_pids += [
+                int(child) for task in (folder / "task").iterdir() for child in (task / "children").read_text().split()
+            ]
+        except OSError:
+            continue
+        if found := re.search(r"^VmRSS:\s+(\d+) kB", status, re.MULTILINE):
+            total += 1024 * int(found[1])
+    return total
