@@ -52,18 +52,17 @@ def start(options: ServeOptions) -> int:
 
     import uvloop
 
-    from trimaran import __version__
     from trimaran.checkpoint.sources import resolve as find_model
-    from trimaran.server.run import run
+    from trimaran.server.run import Model, run
 
     logging.basicConfig(level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    for chatty in ("httpx", "httpcore", "asyncio"):
+    for chatty in ("httpx", "httpcore", "asyncio", "uvicorn"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     model = find_model(options.model, offline=options.offline)
     names = options.served_model_name or (model.name,)
     engine = engine_config(options, model.path, names[0])
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(run(options, names, model.path, engine.to_json(), __version__))
+        return runner.run(run(options, Model(model.path, names), engine.to_json()))
 
 
 def engine_config(options: ServeOptions, path: Path, name: str) -> "EngineConfig":

@@ -75,22 +75,26 @@ class DataPlane:
         self._sequence_seconds = 1.0  # moving average, for Retry-After
 
     def open(self, generation: Generation, *, arrived: float) -> "Run":
-        """Admits a request that arrived at ``time.perf_counter()`` = ``arrived``.
+        """Checks a request that arrived at ``time.perf_counter()`` = ``arrived``; raises ``RequestError``.
 
-        The result is an async context manager; leaving it cancels whatever still runs. Raises ``RequestError``,
-        ``QueueFullError``, ``DrainingError`` or ``EngineDiedError``; then nothing has been started.
+        The result is an async context manager. Entering it admits the request, or raises ``QueueFullError``,
+        ``DrainingError`` or ``EngineDiedError``; leaving it cancels whatever still runs.
         """
+        self._check(generation)
+        return Run(self, self._link, generation, arrived)
+
+    def _admit(self, run: "Run", wanted: int) -> None:
         if self._draining:
             raise DrainingError("the server is stopping")
-        self._check(generation)
-        wanted = len(generation.prompts) * generation.sampling.n
         if self._inflight + wanted > self.limits.max_inflight:
             turns = (self._inflight + wanted) / self.limits.max_running
             raise errors.QueueFullError(
                 f"the server already holds {self._inflight} sequences of at most {self.limits.max_inflight}",
                 retry_after=min(60.0, turns * self._sequence_seconds),
             )
-        return Run(self, self._link, generation, arrived)
+        self._runs.add(run)
+        self._inflight += wanted
+        self._idle.clear()
 
     async def drain(self, deadline: float) -> int:
         """Admits nothing more, waits up to ``deadline`` seconds, ends what still runs; returns how much that was."""
@@ -137,17 +141,14 @@ class DataPlane:
                 if not 0 <= token < limits.vocab:
                     raise errors.RequestError(f"{name} names token {token}; ids end at {limits.vocab - 1}", param=name)
 
-    def _entered(self, run: "Run", sequences: int) -> None:
-        self._runs.add(run)
-        self._inflight += sequences
-        self._idle.clear()
-
-    def _left(self, run: "Run", sequences: int, seconds: float) -> None:
+    def _release(self, run: "Run", sequences: int) -> None:
         self._runs.discard(run)
         self._inflight -= sequences
-        self._sequence_seconds += 0.1 * (seconds - self._sequence_seconds)
         if not self._runs:
             self._idle.set()
+
+    def _took(self, seconds: float) -> None:
+        self._sequence_seconds += 0.1 * (seconds - self._sequence_seconds)
 
 
 class Run:
@@ -174,8 +175,12 @@ class Run:
             self._choices[id_] = Choice(index, plane.tokenizer, sampling)
 
     async def __aenter__(self) -> Self:
-        self._link.submit(self._submits, self._inbox)
-        self._plane._entered(self, len(self._submits))
+        self._plane._admit(self, len(self._submits))
+        try:
+            self._link.submit(self._submits, self._inbox)
+        except BaseException:
+            self._plane._release(self, len(self._submits))
+            raise
         return self
 
     async def __aexit__(
@@ -183,7 +188,8 @@ class Run:
     ) -> None:
         seconds = time.perf_counter() - self._arrived
         self._link.cancel(self._choices)
-        self._plane._left(self, len(self._submits), seconds)
+        self._plane._release(self, len(self._submits))
+        self._plane._took(seconds)
         self._plane.metrics.request_seconds.observe(seconds)
         if isinstance(error, asyncio.CancelledError | GeneratorExit):
             self._plane.metrics.cancelled.inc()

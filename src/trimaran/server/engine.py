@@ -65,18 +65,18 @@ class EngineLink:
         self._outbox: list[ToEngine] = []
         self._posted = asyncio.Event()
         self._why_down = "the engine has not started"
-        self.started: Started | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self.lost: asyncio.Future[errors.TrimaranError] = asyncio.get_running_loop().create_future()  # set on giving up
 
     async def start(self) -> Started:
         """Starts the process, and keeps it running from here on; raises the engine's own error when it cannot start."""
         process = self._launch()
-        self.started = await process.start()
+        started = await process.start()
         self._up(process)
         self._tasks = [asyncio.create_task(self._supervise(process)), asyncio.create_task(self._send())]
         for task in self._tasks:
             task.add_done_callback(self._ended)
-        return self.started
+        return started
 
     def submit(self, requests: Iterable[Submit], inbox: Inbox) -> None:
         """Sends requests whose messages go to ``inbox``; raises ``EngineDiedError`` while there is no engine."""
@@ -91,11 +91,6 @@ class EngineLink:
         for id_ in ids:
             if self._inboxes.pop(id_, None) is not None:
                 self._post(Cancel(id=id_))
-
-    @property
-    def pid(self) -> int | None:
-        """The engine's process id, while it runs."""
-        return None if self._process is None else self._process.pid
 
     def trouble(self) -> str | None:
         """Why no token can be made now, or ``None`` when the engine has made one and its loop is turning."""
@@ -166,7 +161,7 @@ class EngineLink:
     async def _restart(self) -> EngineProcess | None:
         process = self._launch()
         try:
-            self.started = await process.start()
+            await process.start()
         except errors.TrimaranError as error:
             log.error("the engine does not start: %s", error)
             return None

@@ -1,4 +1,4 @@
-"""Runs the app on a socket until a signal or the loss of the engine ends it."""
+"""Runs the app on a socket until it is told to stop or the engine is lost."""
 
 import asyncio
 import contextlib
@@ -48,6 +48,20 @@ def url(sock: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
+@contextlib.contextmanager
+def stop_signals() -> Iterator[asyncio.Queue[None]]:
+    """A queue that gets an item for every SIGINT or SIGTERM; main thread only."""
+    loop = asyncio.get_running_loop()
+    stops: asyncio.Queue[None] = asyncio.Queue()
+    for number in SIGNALS:
+        loop.add_signal_handler(number, stops.put_nowait, None)
+    try:
+        yield stops
+    finally:
+        for number in SIGNALS:
+            loop.remove_signal_handler(number)
+
+
 class _HttpServer(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -56,12 +70,20 @@ class _HttpServer(uvicorn.Server):
 
 
 async def serve_until_stopped(
-    app: ASGIApp, sock: socket.socket, plane: DataPlane, link: EngineLink, *, keep_alive: int, grace: float, head: float
+    app: ASGIApp,
+    sock: socket.socket,
+    plane: DataPlane,
+    link: EngineLink,
+    stops: asyncio.Queue[None],
+    *,
+    keep_alive: int,
+    grace: float,
+    head: float,
 ) -> int:
-    """Serves until SIGTERM or SIGINT, then stops in order; returns the process's exit code.
+    """Serves until ``stops`` yields, then stops in order; returns the process's exit code.
 
-    After the first signal new requests get 503 and running ones ``grace`` seconds, after which they end with an error;
-    the code is 0. A second signal skips the wait; the code is 1. It is 1 too when the engine is lost for good.
+    After the first item new requests get 503 and running ones ``grace`` seconds, after which they end with an error;
+    the code is 0. A second item skips the wait; the code is 1. It is 1 too when the engine is lost for good.
     """
     protocol = type("Protocol", (HttpProtocol,), {"head_seconds": head})
     config = uvicorn.Config(
@@ -76,12 +98,8 @@ async def serve_until_stopped(
         timeout_graceful_shutdown=LINGER_SECONDS,
     )
     server = _HttpServer(config)
-    loop = asyncio.get_running_loop()
-    signals: asyncio.Queue[None] = asyncio.Queue()
-    for number in SIGNALS:
-        loop.add_signal_handler(number, signals.put_nowait, None)
     serving = asyncio.create_task(server.serve(sockets=[sock]))
-    first, second = (asyncio.create_task(signals.get()) for _ in range(2))
+    first, second = (asyncio.create_task(stops.get()) for _ in range(2))
     try:
         events: set[asyncio.Future[Any]] = {serving, first, link.lost}
         await asyncio.wait(events, return_when=asyncio.FIRST_COMPLETED)
@@ -101,7 +119,5 @@ async def serve_until_stopped(
         await serving
         return code
     finally:
-        for number in SIGNALS:
-            loop.remove_signal_handler(number)
         for task in (first, second):
             task.cancel()

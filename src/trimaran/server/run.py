@@ -2,16 +2,19 @@
 
 import asyncio
 import logging
+import socket
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trimaran import __version__
 from trimaran.base.messages import Started
 from trimaran.host.process import EngineProcess
 from trimaran.server.engine import EngineLink
-from trimaran.server.listen import bind, is_loopback, serve_until_stopped, url
+from trimaran.server.listen import bind, is_loopback, serve_until_stopped, stop_signals, url
 from trimaran.server.metrics import Metrics
 from trimaran.server.options import ServeOptions
 
@@ -23,39 +26,53 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-async def run(
-    options: ServeOptions, names: tuple[str, ...], path: Path, engine: Mapping[str, Any], version: str
-) -> int:
-    """Serves the checkpoint at ``path`` under ``names`` until stopped; returns the exit code.
+@dataclass(frozen=True)
+class Model:
+    """What is served: a checkpoint and the names that requests use for it, the canonical one first."""
+
+    path: Path
+    names: tuple[str, ...]
+
+
+async def run(options: ServeOptions, model: Model, engine: Mapping[str, Any]) -> int:
+    """Serves ``model`` until SIGTERM or SIGINT; returns the exit code.
 
     ``engine`` is the engine process's configuration. Raises a ``TrimaranError`` when the server cannot start.
     """
+    with bind(options.host, options.port) as sock, stop_signals() as stops:
+        return await serve_on(sock, options, model, engine, stops)
+
+
+async def serve_on(
+    sock: socket.socket, options: ServeOptions, model: Model, engine: Mapping[str, Any], stops: asyncio.Queue[None]
+) -> int:
+    """As ``run``, on a bound socket and until ``stops`` yields (``listen.py`` says what a second item does)."""
     begun = time.monotonic()
-    with bind(options.host, options.port) as sock:
-        if not is_loopback(sock) and not options.api_key:
-            log.warning("ANYBODY who reaches %s may use this server: set --api-key or listen on 127.0.0.1", url(sock))
-        metrics = Metrics()
-        link = EngineLink(lambda: EngineProcess(engine), metrics)
-        # The engine process loads the model while this one loads the tokenizer and the HTTP stack.
-        loading = asyncio.create_task(asyncio.to_thread(_load_text, path))
-        try:
-            started = await link.start()
-            service = _service(options, names, link, started, version, await loading, metrics)
-            app = _app(service, options)
-            seconds = time.monotonic() - begun
-            print(_ready_line(names[0], url(sock), seconds, started, version), file=sys.stderr, flush=True)
-            return await serve_until_stopped(
-                app,
-                sock,
-                service.plane,
-                link,
-                keep_alive=options.timeout_keep_alive,
-                grace=options.timeout_graceful_shutdown,
-                head=options.timeout_body,
-            )
-        finally:
-            loading.cancel()
-            await link.stop(0.0)
+    if not is_loopback(sock) and not options.api_key:
+        log.warning("ANYBODY who reaches %s may use this server: set --api-key or listen on 127.0.0.1", url(sock))
+    metrics = Metrics()
+    link = EngineLink(lambda: EngineProcess(engine), metrics)
+    # The engine process loads the model while this one loads the tokenizer and the HTTP stack.
+    loading = asyncio.create_task(asyncio.to_thread(_load_text, model.path))
+    try:
+        started = await link.start()
+        service = _service(options, model.names, link, started, await loading, metrics)
+        app = _app(service, options)
+        line = _ready_line(model.names[0], url(sock), time.monotonic() - begun, started)
+        print(line, file=sys.stderr, flush=True)
+        return await serve_until_stopped(
+            app,
+            sock,
+            service.plane,
+            link,
+            stops,
+            keep_alive=options.timeout_keep_alive,
+            grace=options.timeout_graceful_shutdown,
+            head=options.timeout_body,
+        )
+    finally:
+        await asyncio.gather(loading, return_exceptions=True)
+        await link.stop(0.0)
 
 
 def _load_text(path: Path) -> "tuple[Tokenizer, ChatTemplate]":
@@ -78,7 +95,6 @@ def _service(
     names: tuple[str, ...],
     link: EngineLink,
     started: Started,
-    version: str,
     text: "tuple[Tokenizer, ChatTemplate]",
     metrics: Metrics,
 ) -> "Service":
@@ -94,9 +110,11 @@ def _service(
         vocab=started.vocab,
         deadline=options.timeout_request,
     )
-    about = Version(version, started.executor, started.isa, started.threads, started.weight_format, started.kv_format)
+    about = Version(
+        __version__, started.executor, started.isa, started.threads, started.weight_format, started.kv_format
+    )
     plane = DataPlane(link, tokenizer, limits, metrics)
-    return Service(plane, template, ModelCard(names, started, version), about)
+    return Service(plane, template, ModelCard(names, started, __version__), about)
 
 
 def _app(service: "Service", options: ServeOptions) -> Any:
@@ -111,10 +129,10 @@ def _app(service: "Service", options: ServeOptions) -> Any:
     return create_app(service, access)
 
 
-def _ready_line(name: str, address: str, seconds: float, started: Started, version: str) -> str:
+def _ready_line(name: str, address: str, seconds: float, started: Started) -> str:
     threads = f"{started.threads} thread" + ("s" if started.threads != 1 else "")
     return (
-        f"Trimaran {version} serves {name} on {address}/v1 (ready in {seconds:.1f} s; {started.executor} executor, "
+        f"Trimaran {__version__} serves {name} on {address}/v1 (ready in {seconds:.1f} s; {started.executor} executor, "
         f"{started.isa}, {threads}; weights {started.weight_format}, {started.weight_bytes / 1e6:.0f} MB; "
         f"KV {started.kv_format}, {started.pages} pages of {started.page_size}; context {started.context})"
     )

@@ -1,0 +1,108 @@
+"""A whole server in a thread: real HTTP on loopback, a real engine process with the null executor."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+from trimaran.engine.config import EngineConfig
+from trimaran.kernels.null import NullModel
+from trimaran.server.listen import bind, url
+from trimaran.server.options import ServeOptions
+from trimaran.server.run import Model, serve_on
+
+from .byte_model import END, VOCAB
+
+NAME = "bytes"
+
+
+class Running:
+    """A server that answers at ``url``. ``code`` is its exit code once it has ended."""
+
+    def __init__(self, path: Path, options: ServeOptions, engine: EngineConfig) -> None:
+        self.code: int | None = None
+        self._sock = bind("127.0.0.1", 0)
+        self.url = url(self._sock)
+        self.http = httpx.Client(base_url=self.url, timeout=30)
+        self._begun = threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, args=(path, options, engine))
+        self._thread.start()
+        self._begun.wait()
+
+    def _run(self, path: Path, options: ServeOptions, engine: EngineConfig) -> None:
+        async def main() -> int:
+            self._loop, self._stops = asyncio.get_running_loop(), asyncio.Queue[None]()
+            self._begun.set()
+            return await serve_on(self._sock, options, Model(path, (NAME, "alias")), engine.to_json(), self._stops)
+
+        try:
+            self.code = asyncio.run(main())
+        except BaseException as error:  # shown by whoever waits
+            self._error = error
+        finally:
+            self._sock.close()
+
+    def wait_ready(self) -> None:
+        while self._error is None and self._thread.is_alive():
+            try:
+                if self.http.get("/health").status_code == 200:
+                    return
+            except httpx.TransportError:
+                threading.Event().wait(0.02)
+        raise RuntimeError("the server did not start") from self._error
+
+    def stop(self) -> None:
+        """What SIGTERM does."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stops.put_nowait, None)
+
+    def join(self) -> int | None:
+        self._thread.join(60)
+        assert not self._thread.is_alive(), "the server did not stop"
+        if self._error is not None:
+            raise self._error
+        return self.code
+
+    def engine(self) -> psutil.Process:
+        """The engine process, the newest of this test process's."""
+        children = [child for child in psutil.Process().children() if "trimaran.engine.worker" in child.cmdline()]
+        return max(children, key=lambda child: child.create_time())
+
+    def metric(self, name: str) -> float:
+        """The value of a metric without labels."""
+        lines = self.http.get("/metrics").text.splitlines()
+        return next(float(line.split()[1]) for line in lines if line.startswith(name + " "))
+
+    def pages(self) -> float:
+        """Pages that may be taken."""
+        return self.metric("trimaran_pages_free") + self.metric("trimaran_pages_cached")
+
+
+@contextmanager
+def running(
+    path: Path, *, null: NullModel | None = None, engine: dict[str, Any] | None = None, **options: Any
+) -> Iterator[Running]:
+    """A ready server over the byte model; leaving stops it. ``options`` are those of ``trimaran serve``."""
+    null = null or NullModel(vocab=VOCAB, context=2048, eos_id=END, eos_one_in=64)
+    settings = ServeOptions(model=str(path), timeout_graceful_shutdown=5.0, **options)
+    config = EngineConfig(
+        executor="null",
+        null=null,
+        max_num_seqs=settings.max_num_seqs,
+        max_waiting=settings.max_num_seqs + settings.max_waiting,
+        **{"kv_memory_bytes": 2**20, **(engine or {})},
+    )
+    server = Running(path, settings, config)
+    try:
+        server.wait_ready()
+        yield server
+    finally:
+        server.stop()
+        server.join()
+        server.http.close()
