@@ -1,10 +1,9 @@
 """Loads a server with mixed requests for a while, then asks: did anything go wrong, leak, or change an answer?"""
 
 import asyncio
-import json
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from random import Random
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import httpx
 import numpy as np
 
+from trimaran.bench.client import UnexpectedAnswerError, send
 from trimaran.bench.mix import Request, draw, probes
 from trimaran.bench.served import Served
 
@@ -62,15 +62,15 @@ async def soak(model: str, seconds: float, concurrency: int, seed: int, flags: S
 
 async def _with_answer(server: Served, probe: Request) -> Request:
     """``probe`` with the texts it brings when nothing else runs."""
-    return replace(probe, expected=tuple(await _send(server, probe)))
+    return replace(probe, expected=tuple(await send(server.client, probe)))
 
 
 async def _work(server: Served, random: Random, known: Sequence[Request], deadline: float, findings: Findings) -> None:
     while time.monotonic() < deadline:
         request = draw(random, server.name, known)
         try:
-            texts = await _send(server, request)
-        except _UnexpectedError as error:
+            texts = await send(server.client, request)
+        except UnexpectedAnswerError as error:
             findings.failures.append(f"{error} to {request.body}")
             continue
         except httpx.HTTPError as error:
@@ -81,60 +81,6 @@ async def _work(server: Served, random: Random, known: Sequence[Request], deadli
             findings.checked_answers += 1
             if tuple(texts) != request.expected:
                 findings.failures.append(f"alone {request.expected}, under load {texts}, for {request.body}")
-
-
-class _UnexpectedError(Exception):
-    """An answer that was not the one asked for."""
-
-
-async def _send(server: Served, request: Request) -> list[str]:
-    """The texts of the answer, by choice; empty when it was hung up on or refused as it should be."""
-    try:
-        async with asyncio.timeout(request.cancel_seconds):
-            if not request.streams:
-                answer = await server.client.post(request.path, json=request.body)
-                _expect(request, answer, answer.text)
-                return _texts([answer.json()]) if answer.status_code == 200 else []
-            async with server.client.stream("POST", request.path, json=request.body) as stream:
-                if stream.status_code != 200:
-                    _expect(request, stream, (await stream.aread()).decode())
-                    return []
-                events: list[dict[str, Any]] = []
-                async for event in _events(stream):
-                    if request.cancel_events is not None and len(events) >= request.cancel_events:
-                        return []
-                    events.append(event)
-                return _texts(events)
-    except TimeoutError:
-        return []
-
-
-def _expect(request: Request, answer: httpx.Response, text: str) -> None:
-    if answer.status_code != request.status:
-        raise _UnexpectedError(f"{answer.status_code} instead of {request.status}: {text[:300]}")
-
-
-async def _events(stream: httpx.Response) -> AsyncIterator[dict[str, Any]]:
-    """The stream's events; raises when one is an error or when the stream ends without saying so."""
-    async for line in stream.aiter_lines():
-        if line == "data: [DONE]":
-            return
-        if line.startswith("data: "):
-            event = json.loads(line.removeprefix("data: "))
-            if "error" in event:
-                raise _UnexpectedError(f"error event {event['error']}")
-            yield event
-    raise _UnexpectedError("a stream that stopped without [DONE]")
-
-
-def _texts(answers: Sequence[dict[str, Any]]) -> list[str]:
-    """Text of each choice, joined over the events of a stream."""
-    texts: dict[int, str] = {}
-    for answer in answers:
-        for choice in answer["choices"]:
-            inner = choice.get("message") or choice.get("delta") or choice
-            texts[choice["index"]] = texts.get(choice["index"], "") + (inner.get("content") or inner.get("text") or "")
-    return [text for _, text in sorted(texts.items())]
 
 
 def _kind(request: Request) -> str:
