@@ -7,7 +7,7 @@ from trimaran.base.errors import UnsupportedError
 from trimaran.base.formats import WeightFormat
 from trimaran.checkpoint.tensors import CheckpointTensor, StorageFormat
 from trimaran.kernels.dequantise import dequantise
-from trimaran.quant import gguf_blocks
+from trimaran.quant import convert, gguf_blocks
 from trimaran.quant.convert import lossless, quantise, recast, to_vector, to_weight
 
 from .tensors import BLOCK_FORMATS, from_bytes, random_blocks
@@ -71,3 +71,13 @@ def test_a_tensor_that_does_not_fit_the_target_is_named() -> None:
     tensor = from_bytes(StorageFormat.F32, 1, 40, np.zeros(40, np.float32).tobytes(), name="blk.0.attn_q.weight")
     with pytest.raises(UnsupportedError, match=r"blk\.0\.attn_q\.weight has 40 columns"):
         to_weight(tensor, WeightFormat.INT8)
+
+
+@pytest.mark.parametrize("target", list(WeightFormat))
+def test_converting_in_pieces_changes_nothing(target: WeightFormat, monkeypatch: pytest.MonkeyPatch) -> None:
+    tensor = random_blocks(StorageFormat.Q6_K, 7, 256)
+    plain = random_blocks(StorageFormat.Q8_0, 7, 256)
+    whole = [dequantise(to_weight(t, target)) for t in (tensor, plain)]
+    monkeypatch.setattr(convert, "_PIECE", 600)  # two rows
+    pieces = [dequantise(to_weight(t, target)) for t in (tensor, plain)]
+    np.testing.assert_array_equal(pieces, whole)

@@ -36,5 +36,6 @@ def test_a_width_that_has_no_whole_groups() -> None:
 
 
 def test_numbers_beyond_half_precision_scales() -> None:
-    with pytest.raises(UnsupportedError, match="attn holds numbers too large"):
-        int8.quantise("attn", np.full((1, 32), 1e7, np.float32))
+    for value in (1e7, np.inf, np.nan):
+        with pytest.raises(UnsupportedError, match="attn holds numbers too large for fp16 scales, or not finite"):
+            int8.quantise("attn", np.full((1, 32), value, np.float32))

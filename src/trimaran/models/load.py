@@ -2,10 +2,6 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
-
-import numpy as np
-import numpy.typing as npt
 
 from trimaran.base.errors import CheckpointError
 from trimaran.base.formats import WeightFormat
@@ -16,6 +12,7 @@ from trimaran.models.config import ModelConfig
 from trimaran.models.config_gguf import ROPE_FACTORS
 from trimaran.models.names import Part, weight_parts
 from trimaran.quant.convert import lossless, recast, to_vector, to_weight
+from trimaran.quant.rows import stack_rows, take_rows
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +35,7 @@ def load_weights(
     parts = {
         spec.name: weight_parts(spec.name, spec.shape[0], cfg, checkpoint.kind)
         for spec in program.weights.values()
-        if not _shares_embedding(spec.name, cfg)
+        if not (cfg.tied and spec.name == "lm_head")
     }
     _check_names(checkpoint, cfg, [part.tensor for weight in parts.values() for part in weight])
     place = {part.tensor: (program.weights[name], part) for name, weight in parts.items() for part in weight}
@@ -52,10 +49,6 @@ def load_weights(
     if cfg.tied:
         weights["lm_head"] = weights["model.embed_tokens"]
     return weights
-
-
-def _shares_embedding(name: str, cfg: ModelConfig) -> bool:
-    return cfg.tied and name == "lm_head"
 
 
 def _check_names(checkpoint: Checkpoint, cfg: ModelConfig, wanted: Sequence[str]) -> None:
@@ -93,13 +86,7 @@ def _load_part(tensor: CheckpointTensor, spec: WeightSpec, part: Part, weight_fo
     else:
         weight = to_vector(tensor)
     order = part.row_order()
-    return weight if order is None else _take_rows(weight, order)
-
-
-def _take_rows(weight: Weight, order: npt.NDArray[np.intp]) -> Weight:
-    scale = None if weight.scale is None else weight.scale[order]
-    minimum = None if weight.minimum is None else weight.minimum[order]
-    return replace(weight, data=weight.data[order], scale=scale, minimum=minimum)
+    return weight if order is None else take_rows(weight, order)
 
 
 def _stack(spec: WeightSpec, parts: Sequence[Weight]) -> Weight:
@@ -107,23 +94,7 @@ def _stack(spec: WeightSpec, parts: Sequence[Weight]) -> Weight:
     for part in parts:
         if not lossless(part.fmt, fmt):
             log.warning("%s is rounded from %s to %s, the format of the tensors beside it", part.name, part.fmt, fmt)
-    parts = [recast(part, fmt) for part in parts]
-    if len(parts) == 1:
-        return replace(parts[0], name=spec.name)
-    return Weight(
-        spec.name,
-        fmt,
-        spec.shape,
-        np.concatenate([part.data for part in parts]),
-        _concatenate([part.scale for part in parts]),
-        _concatenate([part.minimum for part in parts]),
-    )
-
-
-def _concatenate(arrays: Sequence[npt.NDArray[np.float16] | None]) -> npt.NDArray[np.float16] | None:
-    present = [array for array in arrays if array is not None]
-    assert len(present) in (0, len(arrays))
-    return np.concatenate(present) if present else None
+    return stack_rows(spec.name, [recast(part, fmt) for part in parts])
 
 
 _FINENESS = (WeightFormat.INT4, WeightFormat.INT4Z, WeightFormat.INT8, WeightFormat.BF16, WeightFormat.FP32)

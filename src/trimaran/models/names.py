@@ -36,8 +36,6 @@ class Part:
 
 def weight_parts(weight: str, rows: int, cfg: ModelConfig, kind: Kind) -> tuple[Part, ...]:
     """The parts, in row order, of the program's ``weight`` that has ``rows`` rows (values, for a vector)."""
-    if weight == "lm_head" and cfg.tied:
-        weight = "model.embed_tokens"
     name, bias = (weight.removesuffix(".bias"), "bias") if weight.endswith(".bias") else (weight, "weight")
     if match := _LAYER.fullmatch(name):
         prefix = f"blk.{match['layer']}." if kind == "gguf" else f"model.layers.{match['layer']}."

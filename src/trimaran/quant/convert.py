@@ -1,6 +1,7 @@
 """Tensors of a checkpoint to weights of an executor, and weights from one format to another."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from trimaran.base.formats import WeightFormat
 from trimaran.checkpoint.tensors import CheckpointTensor, StorageFormat
@@ -8,6 +9,7 @@ from trimaran.kernels.dequantise import dequantise
 from trimaran.kernels.step import Float32
 from trimaran.kernels.weights import Weight
 from trimaran.quant import bf16, gguf_blocks, int4, int8
+from trimaran.quant.rows import stack_rows, take_rows
 
 
 def to_weight(tensor: CheckpointTensor, target: WeightFormat | None) -> Weight:
@@ -20,7 +22,8 @@ def to_weight(tensor: CheckpointTensor, target: WeightFormat | None) -> Weight:
     own = gguf_blocks.own_grid(tensor)
     if own is None:
         fallback = WeightFormat.BF16 if tensor.fmt is StorageFormat.F16 else WeightFormat.INT8
-        return quantise(tensor.name, gguf_blocks.dequantise(tensor), target or fallback)
+        fmt = target or fallback
+        return _in_pieces(tensor.name, tensor.shape, lambda rows: quantise(tensor.name, _values(tensor, rows), fmt))
     return own if target is None else recast(own, target)
 
 
@@ -40,13 +43,30 @@ def recast(weight: Weight, target: WeightFormat) -> Weight:
         return weight
     if (weight.fmt, target) in _EXACT:
         return _EXACT[weight.fmt, target](weight)
-    return quantise(weight.name, dequantise(weight), target)
+
+    def piece(rows: slice) -> Weight:
+        return quantise(weight.name, dequantise(take_rows(weight, rows)), target)
+
+    return _in_pieces(weight.name, weight.shape, piece)
 
 
 def lossless(source: WeightFormat, target: WeightFormat) -> bool:
     """True when every weight in ``source`` has the same numbers in ``target``."""
     return source is target or target is WeightFormat.FP32 or (source, target) in _EXACT
 
+
+def _values(tensor: CheckpointTensor, rows: slice) -> Float32:
+    data = tensor.data[rows]
+    return gguf_blocks.dequantise(replace(tensor, shape=(len(data), *tensor.shape[1:]), data=data))
+
+
+def _in_pieces(name: str, shape: tuple[int, ...], make: Callable[[slice], Weight]) -> Weight:
+    """Makes a matrix a few rows at a time, so that no intermediate float32 array is large."""
+    step = max(1, _PIECE // shape[1])
+    return stack_rows(name, [make(slice(at, at + step)) for at in range(0, shape[0], step)])
+
+
+_PIECE = 1 << 20  # values
 
 _QUANTISE: dict[WeightFormat, Callable[[str, Float32], Weight]] = {
     WeightFormat.FP32: lambda name, values: Weight(name, WeightFormat.FP32, values.shape, values),

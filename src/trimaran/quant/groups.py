@@ -17,9 +17,11 @@ def as_groups(name: str, values: Float32) -> Float32:
 
 
 def as_half(name: str, numbers: Float32) -> npt.NDArray[np.float16]:
-    """``numbers`` as fp16; refuses what would become infinite."""
+    """``numbers`` as fp16; refuses what fp16 cannot hold."""
     with np.errstate(over="ignore"):
         half = numbers.astype(np.float16)
     if not np.isfinite(half).all():
-        raise UnsupportedError(f"{name} holds numbers too large for fp16 scales: hold it as bf16 or fp32")
+        raise UnsupportedError(
+            f"{name} holds numbers too large for fp16 scales, or not finite: hold it as bf16 or fp32"
+        )
     return half

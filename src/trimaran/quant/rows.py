@@ -1,0 +1,37 @@
+"""Rows of weights, in any format: taken, reordered, stacked. Groups lie within a row, so no number changes."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from trimaran.kernels.weights import Weight
+
+Half = npt.NDArray[np.float16]
+
+
+def take_rows(weight: Weight, rows: slice | npt.NDArray[np.intp]) -> Weight:
+    """The rows that ``rows`` picks, in its order; of a vector, the values. A slice copies nothing."""
+    data = weight.data[rows]
+    scale = None if weight.scale is None else weight.scale[rows]
+    minimum = None if weight.minimum is None else weight.minimum[rows]
+    return replace(weight, shape=(len(data), *weight.shape[1:]), data=data, scale=scale, minimum=minimum)
+
+
+def stack_rows(name: str, parts: Sequence[Weight]) -> Weight:
+    """``parts``, all in one format and as wide as each other, one under the other."""
+    first = parts[0]
+    assert all((part.fmt, part.shape[1:]) == (first.fmt, first.shape[1:]) for part in parts), name
+    if len(parts) == 1:
+        return replace(first, name=name)
+    shape = (sum(part.shape[0] for part in parts), *first.shape[1:])
+    data = np.concatenate([part.data for part in parts])
+    return Weight(
+        name, first.fmt, shape, data, _halves(part.scale for part in parts), _halves(part.minimum for part in parts)
+    )
+
+
+def _halves(arrays: Iterable[Half | None]) -> Half | None:
+    present = [array for array in arrays if array is not None]
+    return np.concatenate(present) if present else None
