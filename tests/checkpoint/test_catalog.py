@@ -1,0 +1,60 @@
+import msgspec
+import pytest
+
+from trimaran.base.errors import ConfigError
+from trimaran.checkpoint.catalog import load_catalog, parse_entry
+from trimaran.checkpoint.source_spec import parse_source
+
+GOOD = {
+    "name": "tiny",
+    "source": "hf:org/m#m.gguf",
+    "family": "llama",
+    "context": 128,
+    "licence": "MIT",
+    "description": "a model",
+    "size": 5,
+    "sha256": "ab" * 32,
+}
+
+
+def yaml(**changes: object) -> bytes:
+    return msgspec.yaml.encode({key: value for key, value in (GOOD | changes).items() if value is not None})
+
+
+def test_every_entry_is_pinned_and_has_a_source_that_parses() -> None:
+    catalog = load_catalog()
+    assert "smollm2" in catalog
+    for name, entry in catalog.items():
+        assert entry.name == name
+        assert parse_source(entry.source) is not None
+        assert entry.sha256
+        assert "\n" not in entry.description
+
+
+def test_a_good_entry() -> None:
+    entry = parse_entry("tiny.yaml", yaml())
+    assert (entry.name, entry.context, entry.archive_sha256) == ("tiny", 128, None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"licence": None}, "missing required field `licence`"),
+        ({"license": "MIT"}, "unknown field `license`"),
+        ({"context": "8k"}, r"Expected `int`, got `str`.*context"),
+        ({"context": 0}, "must be positive"),
+        ({"size": -1}, "must be positive"),
+        ({"sha256": "ab"}, "not a SHA-256"),
+        ({"archive_sha256": "AB" * 32}, "not a SHA-256"),
+        ({"name": "other"}, r"must be called other\.yaml"),
+    ],
+)
+def test_a_wrong_entry_names_the_file_and_the_key(changes: dict[str, object], reason: str) -> None:
+    with pytest.raises(ConfigError, match=rf"catalog/tiny\.yaml: .*{reason}"):
+        parse_entry("tiny.yaml", yaml(**changes))
+
+
+@pytest.mark.parametrize("text", [b"{", b"- a\n- b", b"", b"!!python/object/apply:os.getcwd []"])
+def test_what_is_no_entry(text: bytes) -> None:
+    with pytest.raises(ConfigError, match=r"catalog/tiny\.yaml"):
+        parse_entry("tiny.yaml", text)
