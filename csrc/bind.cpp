@@ -1,4 +1,165 @@
-// The Python module: registers, nothing else.
+// The Python module: registers, nothing else. Array types state dtype, rank and contiguity; nothing is converted.
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
-NB_MODULE(_native, m) { m.doc() = "Trimaran's CPU executor."; }
+#include "cpu.h"
+#include "program.h"
+
+namespace nb = nanobind;
+using namespace trimaran;
+
+namespace {
+
+template <class T, int Rank>
+using Array = nb::ndarray<const T, nb::ndim<Rank>, nb::c_contig, nb::device::cpu>;
+template <class T, int Rank>
+using OptionalArray = std::optional<Array<T, Rank>>;
+
+std::vector<std::string> isa_names() {
+  std::vector<std::string> names;
+  for (const Kernels* k : usable_kernels()) names.emplace_back(k->name);
+  return names;
+}
+
+size_t padded_matrix_bytes(const std::string& format, int n, int k, bool paired) {
+  return Arena::padded(matrix_bytes(weight_format(format), n, k, paired));
+}
+
+void construct(Program* self, const std::string& isa, int threads, int vocab, int max_rows, int max_sequences,
+               int num_pages, int page_size, int max_positions, bool int8_activations, const std::string& kv,
+               int kv_layers, int kv_heads, int head_dim, size_t weight_bytes) {
+  const StepLimits limits{vocab, max_rows, max_sequences, num_pages, page_size, max_positions};
+  new (self)
+      Program({isa, threads, limits, int8_activations, kv_format(kv), kv_layers, kv_heads, head_dim, weight_bytes});
+}
+
+int add_matrix(Program& p, const std::string& format, int n, int k, const Array<uint8_t, 2>& data,
+               const OptionalArray<uint16_t, 2>& scale, const OptionalArray<uint16_t, 2>& minimum, bool paired) {
+  const WeightFormat f = weight_format(format);
+  const size_t row_bytes = size_t(k) * group_bytes(f) / kGroup - (is_quantised(f) ? k / kGroup * (minimum ? 4 : 2) : 0);
+  const auto terms_fit = [&](const OptionalArray<uint16_t, 2>& a, bool needed) {
+    return a.has_value() == needed && (!needed || (a->shape(0) == size_t(n) && a->shape(1) == size_t(k / kGroup)));
+  };
+  if (data.shape(0) != size_t(n) || data.shape(1) != row_bytes || !terms_fit(scale, is_quantised(f)) ||
+      !terms_fit(minimum, f == WeightFormat::kInt4z)) {
+    throw std::invalid_argument("arrays do not match a " + format + " matrix of " + std::to_string(n) + " x " +
+                                std::to_string(k));
+  }
+  const nb::gil_scoped_release release;
+  return p.add_matrix({f, n, k, data.data(), scale ? scale->data() : nullptr, minimum ? minimum->data() : nullptr},
+                      paired);
+}
+
+void add_linear(Program& p, int out, int x, int weight, int bias, int norm, float eps, bool gather,
+                const std::string& epilogue, int residual, bool reuse) {
+  const Epilogue e = epilogue == "add"      ? Epilogue::kAdd
+                     : epilogue == "swiglu" ? Epilogue::kSwiglu
+                     : epilogue == "logits" ? Epilogue::kLogits
+                                            : Epilogue::kStore;
+  p.add_op(LinearOp{out, x, weight, bias, norm, eps, gather, e, residual, reuse});
+}
+
+void run(Program& p, const Array<int32_t, 1>& tokens, const Array<int32_t, 1>& starts,
+         const Array<int32_t, 1>& contexts, const Array<int32_t, 1>& slots, const Array<int32_t, 2>& page_table,
+         const Array<int32_t, 1>& logits_rows, bool want_logits) {
+  if (starts.shape(0) != contexts.shape(0) + 1 || slots.shape(0) != contexts.shape(0)) {
+    throw std::invalid_argument("starts must have one entry more than contexts, slots as many");
+  }
+  const StepArrays arrays{tokens.data(),
+                          int(tokens.shape(0)),
+                          starts.data(),
+                          contexts.data(),
+                          slots.data(),
+                          int(contexts.shape(0)),
+                          page_table.data(),
+                          int(page_table.shape(0)),
+                          int(page_table.shape(1)),
+                          logits_rows.data(),
+                          int(logits_rows.shape(0))};
+  const nb::gil_scoped_release release;
+  p.run(arrays, want_logits);
+}
+
+auto greedy_view(const Program& p) {
+  return nb::ndarray<nb::numpy, const int32_t, nb::ndim<1>>(p.greedy(), {size_t(p.options().limits.max_sequences)});
+}
+
+auto logits_view(Program& p) {  // writable: samplers work in place, nobody reads it again
+  return nb::ndarray<nb::numpy, float, nb::ndim<2>>(
+      p.logits(), {size_t(p.options().limits.max_sequences), size_t(p.logits_stride())});
+}
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+  m.doc() = "Trimaran's CPU executor.";
+  m.attr("GROUP") = kGroup;
+  m.attr("STRIP") = kStrip;
+  m.def("usable_isas", &isa_names, "Instruction sets of this build that this processor runs, best first.");
+  m.def(
+      "group_bytes", [](const std::string& f) { return group_bytes(weight_format(f)); }, nb::arg("fmt"),
+      "Bytes that 32 weights of one output take.");
+  m.def("kv_itemsize", [](const std::string& f) { return kv_itemsize(kv_format(f)); }, nb::arg("fmt"));
+  m.def("matrix_bytes", &padded_matrix_bytes, nb::arg("fmt"), nb::arg("n"), nb::arg("k"), nb::arg("paired"),
+        "Bytes that a packed matrix takes of a program's weight memory.");
+
+  nb::class_<Program>(m, "Program", "Buffers, packed weights and ops, built once and run once per step.")
+      .def("__init__", &construct, nb::kw_only(), nb::arg("isa"), nb::arg("threads"), nb::arg("vocab"),
+           nb::arg("max_rows"), nb::arg("max_sequences"), nb::arg("num_pages"), nb::arg("page_size"),
+           nb::arg("max_positions"), nb::arg("int8_activations"), nb::arg("kv_format"), nb::arg("kv_layers"),
+           nb::arg("kv_heads"), nb::arg("head_dim"), nb::arg("weight_bytes"))
+      .def("add_buffer", &Program::add_buffer, nb::arg("width"), nb::arg("logits_rows"))
+      .def("add_matrix", &add_matrix, nb::arg("fmt"), nb::arg("n"), nb::arg("k"), nb::arg("data"),
+           nb::arg("scale").none(), nb::arg("minimum").none(), nb::arg("paired"))
+      .def(
+          "add_vector",
+          [](Program& p, const Array<float, 1>& v, bool paired) {
+            return p.add_vector(v.data(), int(v.shape(0)), paired);
+          },
+          nb::arg("data"), nb::arg("paired"))
+      .def(
+          "add_rope",
+          [](Program& p, const Array<float, 2>& cos, const Array<float, 2>& sin) {
+            return p.add_rope(cos.data(), sin.data(), int(cos.shape(0)), 2 * int(cos.shape(1)));
+          },
+          nb::arg("cos"), nb::arg("sin"))
+      .def(
+          "embed", [](Program& p, int out, int weight) { p.add_op(EmbedOp{out, weight}); }, nb::arg("out"),
+          nb::arg("weight"))
+      .def(
+          "rms_norm", [](Program& p, int out, int x, int weight, float eps) { p.add_op(NormOp{out, x, weight, eps}); },
+          nb::arg("out"), nb::arg("x"), nb::arg("weight"), nb::arg("eps"))
+      .def("linear", &add_linear, nb::kw_only(), nb::arg("out"), nb::arg("x"), nb::arg("weight"), nb::arg("bias"),
+           nb::arg("norm"), nb::arg("eps"), nb::arg("gather"), nb::arg("epilogue"), nb::arg("residual"),
+           nb::arg("reuse"))
+      .def(
+          "attention",
+          [](Program& p, int out, int qkv, int layer, int heads, int rope, float scale) {
+            p.add_op(AttentionOp{out, qkv, layer, heads, rope, scale});
+          },
+          nb::kw_only(), nb::arg("out"), nb::arg("qkv"), nb::arg("layer"), nb::arg("heads"), nb::arg("rope"),
+          nb::arg("scale"))
+      .def(
+          "swiglu", [](Program& p, int out, int gate_up) { p.add_op(SwigluOp{out, gate_up}); }, nb::arg("out"),
+          nb::arg("gate_up"))
+      .def(
+          "add", [](Program& p, int out, int a, int b) { p.add_op(AddOp{out, a, b}); }, nb::arg("out"), nb::arg("a"),
+          nb::arg("b"))
+      .def(
+          "take_rows", [](Program& p, int out, int x) { p.add_op(TakeRowsOp{out, x}); }, nb::arg("out"), nb::arg("x"))
+      .def(
+          "logits", [](Program& p, int x) { p.add_op(LogitsOp{x}); }, nb::arg("x"))
+      .def("finish", &Program::finish, "Allocates buffers and pages; call once, after everything was added.")
+      .def("run", &run, nb::arg("tokens"), nb::arg("starts"), nb::arg("contexts"), nb::arg("slots"),
+           nb::arg("page_table"), nb::arg("logits_rows"), nb::arg("want_logits"),
+           "One step. ValueError names the first input that is out of range.")
+      .def("greedy_view", &greedy_view, nb::rv_policy::reference_internal,
+           "Arg-max ids of the last step, as one view for ever.")
+      .def("logits_view", &logits_view, nb::rv_policy::reference_internal,
+           "Logits of the last step, rows padded to a strip.")
+      .def_prop_ro("weight_bytes", &Program::weight_bytes)
+      .def_prop_ro("kv_bytes", &Program::kv_bytes);
+}

@@ -1,0 +1,73 @@
+// Storage formats and their sizes: the mirror of src/trimaran/base/formats.py (a test compares the two).
+#pragma once
+#include <cstdint>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+
+namespace trimaran {
+
+enum class WeightFormat { kFp32, kBf16, kInt8, kInt4, kInt4z };
+enum class KvFormat { kFp32, kBf16 };
+
+constexpr int kGroup = 32;         // values along the input dimension that share one scale
+constexpr int kStrip = 32;         // output columns that are stored and computed together
+constexpr int kTileTokens = 16;    // tokens of a KV tile
+constexpr int kBlockTokens = 128;  // tokens whose softmax is reduced on its own; blocks are merged in ascending order
+
+constexpr bool is_quantised(WeightFormat f) { return f != WeightFormat::kFp32 && f != WeightFormat::kBf16; }
+
+// Bytes of kGroup weights of one output, scales included.
+constexpr int group_bytes(WeightFormat f) {
+  switch (f) {
+    case WeightFormat::kFp32:
+      return 128;
+    case WeightFormat::kBf16:
+      return 64;
+    case WeightFormat::kInt8:
+      return 34;
+    case WeightFormat::kInt4:
+      return 18;
+    case WeightFormat::kInt4z:
+      return 20;
+  }
+  return 0;
+}
+
+// Bytes of one packed strip of kStrip outputs with k inputs each.
+constexpr size_t strip_bytes(WeightFormat f, int k) { return size_t(k) * group_bytes(f); }
+
+constexpr int strip_count(int n) { return (n + kStrip - 1) / kStrip; }
+constexpr int kv_itemsize(KvFormat f) { return f == KvFormat::kFp32 ? 4 : 2; }
+constexpr int round_up(int n, int multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+inline WeightFormat weight_format(const std::string& name) {
+  if (name == "fp32") return WeightFormat::kFp32;
+  if (name == "bf16") return WeightFormat::kBf16;
+  if (name == "int8") return WeightFormat::kInt8;
+  if (name == "int4") return WeightFormat::kInt4;
+  if (name == "int4z") return WeightFormat::kInt4z;
+  throw std::invalid_argument("unknown weight format '" + name + "'");
+}
+
+inline KvFormat kv_format(const std::string& name) {
+  if (name == "fp32") return KvFormat::kFp32;
+  if (name == "bf16") return KvFormat::kBf16;
+  throw std::invalid_argument("unknown KV format '" + name + "'");
+}
+
+inline float bits_to_float(uint32_t u) {
+  float f;
+  std::memcpy(&f, &u, 4);
+  return f;
+}
+
+inline float bf16_to_float(uint16_t h) { return bits_to_float(uint32_t(h) << 16); }
+
+// fp16 to fp32 for finite values (scales and minima are finite): move the fields, then correct the exponent's bias.
+inline float half_to_float(uint16_t h) {
+  const float magnitude = bits_to_float(uint32_t(h & 0x7FFF) << 13) * 0x1p112f;
+  return h & 0x8000 ? -magnitude : magnitude;
+}
+
+}  // namespace trimaran

@@ -1,0 +1,186 @@
+// Vectors of 16 as two halves of 8 on AVX2 with FMA and F16C. See vec_avx512.h for what each function means.
+#pragma once
+#include <immintrin.h>
+
+#include "isa/inline.h"
+
+namespace trimaran::avx2 {
+
+struct F16 {
+  __m256 lo, hi;
+};
+struct I16 {
+  __m256i lo, hi;
+};
+using Bytes = I16;
+using Quad = __m256i;
+
+constexpr int kIntRows = 2, kFloatRows = 3, kAttentionRows = 4, kAttentionSums = 6;
+constexpr bool kBiasedInt8 = false;  // dot4 recovers the sign itself: see below
+
+TRIMARAN_INLINE F16 zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
+TRIMARAN_INLINE F16 set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+TRIMARAN_INLINE F16 load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+TRIMARAN_INLINE void store(float* p, F16 a) {
+  _mm256_storeu_ps(p, a.lo);
+  _mm256_storeu_ps(p + 8, a.hi);
+}
+TRIMARAN_INLINE F16 add(F16 a, F16 b) { return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)}; }
+TRIMARAN_INLINE F16 sub(F16 a, F16 b) { return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)}; }
+TRIMARAN_INLINE F16 mul(F16 a, F16 b) { return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)}; }
+TRIMARAN_INLINE F16 div(F16 a, F16 b) { return {_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)}; }
+TRIMARAN_INLINE F16 fma(F16 a, F16 b, F16 c) {
+  return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
+}
+TRIMARAN_INLINE F16 max(F16 a, F16 b) { return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)}; }
+TRIMARAN_INLINE F16 min(F16 a, F16 b) { return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)}; }
+TRIMARAN_INLINE F16 abs(F16 a) {
+  const __m256 sign = _mm256_set1_ps(-0.f);
+  return {_mm256_andnot_ps(sign, a.lo), _mm256_andnot_ps(sign, a.hi)};
+}
+TRIMARAN_INLINE F16 round_even(F16 a) {
+  constexpr int mode = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+  return {_mm256_round_ps(a.lo, mode), _mm256_round_ps(a.hi, mode)};
+}
+TRIMARAN_INLINE F16 zero_below(F16 a, F16 x, F16 limit) {
+  return {_mm256_and_ps(_mm256_cmp_ps(x.lo, limit.lo, _CMP_GE_OQ), a.lo),
+          _mm256_and_ps(_mm256_cmp_ps(x.hi, limit.hi, _CMP_GE_OQ), a.hi)};
+}
+TRIMARAN_INLINE F16 first_lanes(int n, F16 a, F16 b) {
+  const __m256i limit = _mm256_set1_epi32(n);
+  const __m256i lo = _mm256_cmpgt_epi32(limit, _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+  const __m256i hi = _mm256_cmpgt_epi32(limit, _mm256_setr_epi32(8, 9, 10, 11, 12, 13, 14, 15));
+  return {_mm256_blendv_ps(b.lo, a.lo, _mm256_castsi256_ps(lo)), _mm256_blendv_ps(b.hi, a.hi, _mm256_castsi256_ps(hi))};
+}
+TRIMARAN_INLINE bool any_at_least(F16 a, F16 b) {
+  const __m256 lo = _mm256_cmp_ps(a.lo, b.lo, _CMP_GE_OQ), hi = _mm256_cmp_ps(a.hi, b.hi, _CMP_GE_OQ);
+  return _mm256_movemask_ps(_mm256_or_ps(lo, hi)) != 0;
+}
+
+TRIMARAN_INLINE float reduce_add(F16 a) {
+  const __m256 b = _mm256_add_ps(a.lo, a.hi);
+  const __m128 c = _mm_add_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));
+  const __m128 d = _mm_add_ps(c, _mm_movehl_ps(c, c));
+  return _mm_cvtss_f32(_mm_add_ss(d, _mm_movehdup_ps(d)));
+}
+TRIMARAN_INLINE float reduce_max(F16 a) {
+  const __m256 b = _mm256_max_ps(a.lo, a.hi);
+  const __m128 c = _mm_max_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));
+  const __m128 d = _mm_max_ps(c, _mm_movehl_ps(c, c));
+  return _mm_cvtss_f32(_mm_max_ss(d, _mm_movehdup_ps(d)));
+}
+
+TRIMARAN_INLINE I16 set1_int(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
+TRIMARAN_INLINE I16 add(I16 a, I16 b) { return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)}; }
+TRIMARAN_INLINE int32_t reduce_add(I16 a) {
+  const __m256i b = _mm256_add_epi32(a.lo, a.hi);
+  const __m128i c = _mm_add_epi32(_mm256_castsi256_si128(b), _mm256_extracti128_si256(b, 1));
+  const __m128i d = _mm_add_epi32(c, _mm_shuffle_epi32(c, 0x4E));
+  return _mm_cvtsi128_si32(_mm_add_epi32(d, _mm_shuffle_epi32(d, 0xB1)));
+}
+TRIMARAN_INLINE F16 to_float(I16 a) { return {_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)}; }
+TRIMARAN_INLINE I16 to_int(F16 a) { return {_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi)}; }
+// Narrowing works within 128-bit lanes and interleaves them; the permutation puts the quarters back in order.
+TRIMARAN_INLINE __m256i narrow16(I16 a, bool is_signed) {
+  const __m256i p = is_signed ? _mm256_packs_epi32(a.lo, a.hi) : _mm256_packus_epi32(a.lo, a.hi);
+  return _mm256_permute4x64_epi64(p, 0xD8);
+}
+TRIMARAN_INLINE void store_int8(int8_t* p, I16 a) {
+  const __m256i h = narrow16(a, true);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
+                   _mm_packs_epi16(_mm256_castsi256_si128(h), _mm256_extracti128_si256(h, 1)));
+}
+TRIMARAN_INLINE __m256 power_of_two(__m256i n) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n, _mm256_set1_epi32(127)), 23));
+}
+TRIMARAN_INLINE F16 scale_by_power(F16 p, F16 n) {
+  const I16 i = to_int(n);
+  return {_mm256_mul_ps(p.lo, power_of_two(i.lo)), _mm256_mul_ps(p.hi, power_of_two(i.hi))};
+}
+
+TRIMARAN_INLINE F16 load_half(const uint8_t* p) {
+  const auto* h = reinterpret_cast<const __m128i*>(p);
+  return {_mm256_cvtph_ps(_mm_loadu_si128(h)), _mm256_cvtph_ps(_mm_loadu_si128(h + 1))};
+}
+TRIMARAN_INLINE __m256 widen_bf16(__m128i h) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+}
+TRIMARAN_INLINE F16 load(const uint16_t* bf16) {
+  const auto* h = reinterpret_cast<const __m128i*>(bf16);
+  return {widen_bf16(_mm_loadu_si128(h)), widen_bf16(_mm_loadu_si128(h + 1))};
+}
+TRIMARAN_INLINE __m256i round_bf16(__m256 a) {
+  const __m256i u = _mm256_castps_si256(a), odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+  return _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(u, odd), _mm256_set1_epi32(0x7FFF)), 16);
+}
+TRIMARAN_INLINE void store(uint16_t* bf16, F16 a) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(bf16), narrow16({round_bf16(a.lo), round_bf16(a.hi)}, false));
+}
+
+TRIMARAN_INLINE Bytes load_bytes(const uint8_t* p) {
+  const auto* v = reinterpret_cast<const __m256i*>(p);
+  return {_mm256_loadu_si256(v), _mm256_loadu_si256(v + 1)};
+}
+TRIMARAN_INLINE void store_bytes(uint8_t* p, Bytes a) {
+  auto* v = reinterpret_cast<__m256i*>(p);
+  _mm256_storeu_si256(v, a.lo);
+  _mm256_storeu_si256(v + 1, a.hi);
+}
+TRIMARAN_INLINE Bytes low_nibbles(Bytes a) {
+  const __m256i mask = _mm256_set1_epi8(15);
+  return {_mm256_and_si256(a.lo, mask), _mm256_and_si256(a.hi, mask)};
+}
+TRIMARAN_INLINE Bytes high_nibbles(Bytes a) {
+  return low_nibbles({_mm256_srli_epi16(a.lo, 4), _mm256_srli_epi16(a.hi, 4)});
+}
+TRIMARAN_INLINE F16 even_bf16(Bytes a) {
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(a.lo, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(a.hi, 16))};
+}
+TRIMARAN_INLINE F16 odd_bf16(Bytes a) {
+  const __m256i mask = _mm256_set1_epi32(int32_t(0xFFFF0000));
+  return {_mm256_castsi256_ps(_mm256_and_si256(a.lo, mask)), _mm256_castsi256_ps(_mm256_and_si256(a.hi, mask))};
+}
+template <int I>
+TRIMARAN_INLINE F16 byte_to_float(Bytes a) {
+  const __m256i mask = _mm256_set1_epi32(255);
+  return to_float(I16{_mm256_and_si256(_mm256_srli_epi32(a.lo, 8 * I), mask),
+                      _mm256_and_si256(_mm256_srli_epi32(a.hi, 8 * I), mask)});
+}
+
+TRIMARAN_INLINE Quad load_quad(const int8_t* p) {
+  int32_t v;
+  std::memcpy(&v, p, 4);
+  return _mm256_set1_epi32(v);
+}
+TRIMARAN_INLINE void keep_apart(I16&) {}
+
+// vpmaddubsw adds pairs of products in 16 bits and saturates. Weights of 0..15 stay far below. For the others the sign
+// moves from the weight to the activation: |q| <= 128 as unsigned, |x| <= 127, so a pair is at most 2 * 128 * 127 <
+// 2^15.
+struct Small {
+  Bytes w;
+  TRIMARAN_INLINE explicit Small(Bytes b) : w(b) {}
+};
+struct Full {
+  Bytes sign, magnitude;
+  TRIMARAN_INLINE explicit Full(Bytes b) {
+    const __m256i flip = _mm256_set1_epi8(char(0x80));
+    sign = {_mm256_xor_si256(b.lo, flip), _mm256_xor_si256(b.hi, flip)};
+    magnitude = {_mm256_abs_epi8(sign.lo), _mm256_abs_epi8(sign.hi)};
+  }
+};
+TRIMARAN_INLINE void dot_half(__m256i& acc, __m256i u, __m256i s) {
+  acc = _mm256_add_epi32(acc, _mm256_madd_epi16(_mm256_maddubs_epi16(u, s), _mm256_set1_epi16(1)));
+}
+TRIMARAN_INLINE void dot4(I16& acc, const Small& w, Quad x) {
+  dot_half(acc.lo, w.w.lo, x);
+  dot_half(acc.hi, w.w.hi, x);
+}
+TRIMARAN_INLINE void dot4(I16& acc, const Full& w, Quad x) {
+  dot_half(acc.lo, w.magnitude.lo, _mm256_sign_epi8(x, w.sign.lo));
+  dot_half(acc.hi, w.magnitude.hi, _mm256_sign_epi8(x, w.sign.hi));
+}
+
+TRIMARAN_INLINE void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+
+}  // namespace trimaran::avx2

@@ -1,0 +1,127 @@
+// Vectors of 16 on AVX-512 with VNNI.
+//
+// The same functions exist in vec_avx2.h and vec_generic.h; the kernels in ops/ are written on them alone.
+#pragma once
+#include <immintrin.h>
+
+#include "isa/inline.h"
+
+namespace trimaran::avx512 {
+
+using F16 = __m512;     // 16 floats
+using I16 = __m512i;    // 16 int32
+using Bytes = __m512i;  // 64 bytes: 4 values of each of 16 columns
+using Quad = __m512i;   // 4 int8 activations, repeated for every column
+
+// Widest tiles that fit 32 registers: rows x 2 vectors, integers and floats (int) or floats alone.
+constexpr int kIntRows = 6, kFloatRows = 12, kAttentionRows = 12, kAttentionSums = 24;
+// dot4 takes int8 weights as q + 128; the accumulator then starts at -128 * sum(activations).
+constexpr bool kBiasedInt8 = true;
+
+TRIMARAN_INLINE F16 zero() { return _mm512_setzero_ps(); }
+TRIMARAN_INLINE F16 set1(float x) { return _mm512_set1_ps(x); }
+TRIMARAN_INLINE F16 load(const float* p) { return _mm512_loadu_ps(p); }
+TRIMARAN_INLINE void store(float* p, F16 a) { _mm512_storeu_ps(p, a); }
+TRIMARAN_INLINE F16 add(F16 a, F16 b) { return _mm512_add_ps(a, b); }
+TRIMARAN_INLINE F16 sub(F16 a, F16 b) { return _mm512_sub_ps(a, b); }
+TRIMARAN_INLINE F16 mul(F16 a, F16 b) { return _mm512_mul_ps(a, b); }
+TRIMARAN_INLINE F16 div(F16 a, F16 b) { return _mm512_div_ps(a, b); }
+TRIMARAN_INLINE F16 fma(F16 a, F16 b, F16 c) { return _mm512_fmadd_ps(a, b, c); }
+TRIMARAN_INLINE F16 max(F16 a, F16 b) { return _mm512_max_ps(a, b); }
+TRIMARAN_INLINE F16 min(F16 a, F16 b) { return _mm512_min_ps(a, b); }
+TRIMARAN_INLINE F16 abs(F16 a) { return _mm512_abs_ps(a); }
+TRIMARAN_INLINE F16 round_even(F16 a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+// a where x >= limit, else 0.
+TRIMARAN_INLINE F16 zero_below(F16 a, F16 x, F16 limit) {
+  return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, limit, _CMP_GE_OQ), a);
+}
+// The first n lanes of a, the others from b; 0 <= n <= 16.
+TRIMARAN_INLINE F16 first_lanes(int n, F16 a, F16 b) { return _mm512_mask_mov_ps(b, __mmask16((1u << n) - 1), a); }
+TRIMARAN_INLINE bool any_at_least(F16 a, F16 b) { return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ) != 0; }
+
+// Sums and maxima over the lanes fold halves, then quarters, and so on: the same tree on every instruction set.
+TRIMARAN_INLINE __m256 fold(F16 a, bool upper) {
+  return upper ? _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(a), 1)) : _mm512_castps512_ps256(a);
+}
+TRIMARAN_INLINE float reduce_add(F16 a) {
+  const __m256 b = _mm256_add_ps(fold(a, false), fold(a, true));
+  const __m128 c = _mm_add_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));
+  const __m128 d = _mm_add_ps(c, _mm_movehl_ps(c, c));
+  return _mm_cvtss_f32(_mm_add_ss(d, _mm_movehdup_ps(d)));
+}
+TRIMARAN_INLINE float reduce_max(F16 a) {
+  const __m256 b = _mm256_max_ps(fold(a, false), fold(a, true));
+  const __m128 c = _mm_max_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));
+  const __m128 d = _mm_max_ps(c, _mm_movehl_ps(c, c));
+  return _mm_cvtss_f32(_mm_max_ss(d, _mm_movehdup_ps(d)));
+}
+
+TRIMARAN_INLINE I16 set1_int(int32_t x) { return _mm512_set1_epi32(x); }
+TRIMARAN_INLINE I16 add(I16 a, I16 b) { return _mm512_add_epi32(a, b); }
+TRIMARAN_INLINE int32_t reduce_add(I16 a) { return _mm512_reduce_add_epi32(a); }
+TRIMARAN_INLINE F16 to_float(I16 a) { return _mm512_cvtepi32_ps(a); }
+TRIMARAN_INLINE I16 to_int(F16 a) { return _mm512_cvtps_epi32(a); }  // round half to even
+TRIMARAN_INLINE void store_int8(int8_t* p, I16 a) {                  // values within int8
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a));
+}
+// p * 2^n for whole n with 2^n normal.
+TRIMARAN_INLINE F16 scale_by_power(F16 p, F16 n) {
+  const I16 bits = _mm512_slli_epi32(_mm512_add_epi32(to_int(n), _mm512_set1_epi32(127)), 23);
+  return _mm512_mul_ps(p, _mm512_castsi512_ps(bits));
+}
+
+TRIMARAN_INLINE F16 load_half(const uint8_t* p) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+TRIMARAN_INLINE F16 load(const uint16_t* bf16) {
+  const __m256i h = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(bf16));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+}
+// Stores as bf16, rounded half to even.
+TRIMARAN_INLINE void store(uint16_t* bf16, F16 a) {
+  const I16 u = _mm512_castps_si512(a), odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+  const I16 r = _mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(u, odd), _mm512_set1_epi32(0x7FFF)), 16);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(bf16), _mm512_cvtepi32_epi16(r));
+}
+
+TRIMARAN_INLINE Bytes load_bytes(const uint8_t* p) { return _mm512_loadu_si512(p); }
+TRIMARAN_INLINE void store_bytes(uint8_t* p, Bytes a) { _mm512_storeu_si512(p, a); }
+TRIMARAN_INLINE Bytes low_nibbles(Bytes a) { return _mm512_and_si512(a, _mm512_set1_epi8(15)); }
+TRIMARAN_INLINE Bytes high_nibbles(Bytes a) { return low_nibbles(_mm512_srli_epi16(a, 4)); }
+// bf16 pairs (two inputs of each of 16 columns) as two vectors of floats.
+TRIMARAN_INLINE F16 even_bf16(Bytes a) { return _mm512_castsi512_ps(_mm512_slli_epi32(a, 16)); }
+TRIMARAN_INLINE F16 odd_bf16(Bytes a) {
+  return _mm512_castsi512_ps(_mm512_and_si512(a, _mm512_set1_epi32(int32_t(0xFFFF0000))));
+}
+// Byte i of every column's four, as floats.
+template <int I>
+TRIMARAN_INLINE F16 byte_to_float(Bytes a) {
+  return to_float(_mm512_and_si512(_mm512_srli_epi32(a, 8 * I), _mm512_set1_epi32(255)));
+}
+
+TRIMARAN_INLINE Quad load_quad(const int8_t* p) {
+  int32_t v;
+  std::memcpy(&v, p, 4);
+  return _mm512_set1_epi32(v);
+}
+// Makes a value opaque: GCC would merge accumulators that start equal, then spill them.
+TRIMARAN_INLINE void keep_apart(I16& a) { asm("" : "+v"(a)); }
+
+// acc += sum of 4 products per column, unsigned weights times signed activations. Volatile asm keeps the order as
+// written: with the intrinsic GCC 12 hoists broadcasts until it spills accumulators.
+struct Small {  // weights 0..15
+  Bytes w;
+  TRIMARAN_INLINE explicit Small(Bytes b) : w(b) {}
+};
+struct Full {  // weights q + 128
+  Bytes w;
+  TRIMARAN_INLINE explicit Full(Bytes b) : w(b) {}
+};
+template <class Weights>
+TRIMARAN_INLINE void dot4(I16& acc, const Weights& w, Quad x) {
+  asm volatile("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(w.w), "v"(x));
+}
+
+TRIMARAN_INLINE void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+
+}  // namespace trimaran::avx512

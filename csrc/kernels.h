@@ -1,0 +1,138 @@
+// The kernels as the program calls them: plain argument structs, and one table of functions per instruction set.
+//
+// All float matrices are row-major with a row stride of a multiple of 32 floats; columns beyond the true width are
+// zero, so vector loops need no tails.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "formats.h"
+
+namespace trimaran {
+
+// A weight matrix in packed form (see pack.h).
+struct Matrix {
+  WeightFormat format;
+  int n, k;     // outputs and inputs
+  bool paired;  // a strip holds 16 gate columns and the 16 up columns that belong to them
+  int strips;
+  size_t strip_bytes;
+  const uint8_t* data;
+};
+
+// What a linear kernel needs of one group of 32 quantised activations: one 16-byte broadcast source.
+struct GroupTerms {
+  float scale;         // absmax / 127
+  float scaled_sum;    // scale * sum(q): meets the minimum of int4z weights
+  int32_t correct8;    // -8 * sum(q): start of an accumulator whose weights are q + 8
+  int32_t correct128;  // -128 * sum(q)
+};
+
+// Rows that are ready for a linear layer; either the int8 part or the float part is used.
+struct Activations {
+  int8_t* q;
+  GroupTerms* groups;
+  size_t q_stride, group_stride;
+  const float* f32;
+  size_t f32_stride;
+};
+
+struct Prepare {  // optionally normalises, then quantises or copies
+  const float* x;
+  size_t x_stride;
+  const int32_t* gather;  // row r reads x[gather[r]]; null: row r
+  const float* norm;      // RMSNorm weight; null: none
+  float eps;
+  int width;  // true width, for the mean
+  int k;      // width rounded up to a multiple of 32
+  int8_t* q;  // null: write f32
+  GroupTerms* groups;
+  size_t q_stride, group_stride;
+  float* f32;
+  size_t f32_stride;
+};
+
+enum class Epilogue { kStore, kAdd, kSwiglu, kLogits };
+
+struct Best {
+  float value;
+  int32_t id;
+};
+
+struct Linear {
+  const Matrix* w;
+  const float* bias;  // padded, in strip order; null: none
+  Activations a;
+  int rows;
+  Epilogue epilogue;
+  float* out;  // null with kLogits: only the best ids are wanted
+  size_t out_stride;
+  const float* residual;
+  size_t residual_stride;
+  Best* best;        // [rows], with kLogits: running arg-max
+  uint8_t* scratch;  // one unpacked strip
+};
+
+// Where the keys and values of one layer lie: page -> kv head -> tile of 16 tokens {K [head_dim][16] | V
+// [16][head_dim]}.
+struct KvLayer {
+  KvFormat format;
+  uint8_t* base;
+  size_t page_bytes, head_bytes, tile_bytes;
+  int tiles_per_page;
+};
+
+struct SequenceRows {
+  int first_row, rows;
+  int context;  // tokens in the cache before this step
+  const int32_t* pages;
+};
+
+struct Attention {
+  KvLayer kv;
+  const float* qkv;
+  size_t qkv_stride;
+  float* out;
+  size_t out_stride;
+  int heads, kv_heads, head_dim;
+  float scale;  // of the scores, log2(e) included
+  int rope_dims;
+  const float *cos, *sin;  // [position][rope_dims / 2]
+  const SequenceRows* sequences;
+  float* partials;  // (O, m, l) of single blocks, for rows whose blocks are shared among threads
+  float* scratch;   // attention_scratch() floats
+};
+
+// Some of the (token, query head) rows of one sequence and kv head, against some of its blocks of tokens.
+// Rows are numbered token-major: row = token * (heads / kv_heads) + head within the kv head's group.
+struct AttentionUnit {
+  int sequence, kv_head;
+  int row, rows;
+  int block, blocks;  // range of blocks to process
+  int total_blocks;   // of the rows
+  int64_t partial;    // index of the first partial of these rows (block 0), or -1: finish here
+  int group;          // counter of the units that share the rows, with partial >= 0
+  bool store;         // also append the token's key and value first (single-token sequences)
+};
+
+struct Kernels {
+  const char* name;
+  int attention_rows;  // most rows of a unit
+  void (*prepare)(const Prepare&, int first, int end);
+  void (*linear)(const Linear&, int first_strip, int end_strip);
+  void (*store_kv)(const Attention&, int row, int position, int kv_head, const int32_t* pages);
+  void (*attend)(const Attention&, const AttentionUnit&);
+  void (*merge)(const Attention&, const AttentionUnit&);
+  void (*swiglu)(const float* gate_up, float* out, int width);
+  void (*add)(const float* a, const float* b, float* out, int width);
+};
+
+// Floats of scratch that attend() and store_kv() use, for the widest tiles of any instruction set.
+constexpr int kMaxAttentionRows = 12;
+constexpr size_t attention_scratch(int head_dim) {
+  return size_t(kMaxAttentionRows) * (kBlockTokens + 3 * head_dim) + 2 * head_dim + 64;
+}
+// Floats of one partial result.
+constexpr size_t partial_stride(int head_dim) { return size_t(head_dim) + 16; }
+
+}  // namespace trimaran

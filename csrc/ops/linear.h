@@ -1,0 +1,258 @@
+// Linear layers: strips of 32 output columns for all rows, then the epilogue.
+//
+// A tile is R rows x 32 columns. The sequence of float operations that makes one value is the same in every tile size
+// and on every path, so a row's bits do not depend on how many rows come with it.
+namespace trimaran::TRIMARAN_ISA {
+
+constexpr int kPrefetchAhead = 6912;  // bytes; the hardware alone sees about 3 KB ahead of an int4 loop
+constexpr int kUnpackFrom = 25;       // rows from which a nibble strip is unpacked to bytes first
+
+// ---- formats: where the quads of a block of 32 inputs x 32 columns lie ------------------------------------------
+
+struct Int8Block {
+  static constexpr int kBytes = 1088, kScales = 1024, kMinima = 0;
+  TRIMARAN_INLINE static int32_t start(const GroupTerms& g) { return kBiasedInt8 ? g.correct128 : 0; }
+  template <class F>
+  TRIMARAN_INLINE static void for_quads(const uint8_t* p, F&& f) {
+    unroll<8>(TRIMARAN_UNROLL(i) { f(i, Full(load_bytes(p + i * 128)), Full(load_bytes(p + i * 128 + 64))); });
+  }
+};
+
+template <bool Minima>
+struct NibbleBlock {  // int4 (zero point 8) or int4z (a minimum per group)
+  static constexpr int kScales = 512, kMinima = Minima ? 576 : 0, kBytes = Minima ? 640 : 576;
+  TRIMARAN_INLINE static int32_t start(const GroupTerms& g) { return Minima ? 0 : g.correct8; }
+  template <class F>
+  TRIMARAN_INLINE static void for_quads(const uint8_t* p, F&& f) {
+    unroll<4>(TRIMARAN_UNROLL(i) {
+      const Bytes a = load_bytes(p + i * 128), b = load_bytes(p + i * 128 + 64);
+      f(i, Small(low_nibbles(a)), Small(low_nibbles(b)));
+      f(std::integral_constant<int, i + 4>{}, Small(high_nibbles(a)), Small(high_nibbles(b)));
+    });
+  }
+};
+
+template <bool Minima>
+struct UnpackedBlock {  // the same after unpack_strip(): bytes 0..15, then the scales as they were
+  static constexpr int kScales = 1024, kMinima = Minima ? 1088 : 0, kBytes = Minima ? 1152 : 1088;
+  TRIMARAN_INLINE static int32_t start(const GroupTerms& g) { return Minima ? 0 : g.correct8; }
+  template <class F>
+  TRIMARAN_INLINE static void for_quads(const uint8_t* p, F&& f) {
+    unroll<8>(TRIMARAN_UNROLL(i) { f(i, Small(load_bytes(p + i * 128)), Small(load_bytes(p + i * 128 + 64))); });
+  }
+};
+
+template <bool Minima>
+inline void unpack_strip(const uint8_t* p, int blocks, uint8_t* to) {
+  using From = NibbleBlock<Minima>;
+  using To = UnpackedBlock<Minima>;
+  for (int b = 0; b < blocks; b++, p += From::kBytes, to += To::kBytes) {
+    for (int line = 0; line < From::kBytes; line += 64) prefetch(p + kPrefetchAhead + line);
+    unroll<8>(TRIMARAN_UNROLL(i) {  // i / 2: which four inputs, i % 2: which 16 columns
+      const Bytes w = load_bytes(p + i * 64);
+      store_bytes(to + i * 64, low_nibbles(w));
+      store_bytes(to + i * 64 + 512, high_nibbles(w));
+    });
+    for (int i = From::kScales; i < From::kBytes; i += 64)
+      store_bytes(to + To::kScales + i - From::kScales, load_bytes(p + i));
+  }
+}
+
+// ---- tiles: y [R][32] = rows times one strip ---------------------------------------------------------------------
+
+// Quantised weights times int8 activations. Per group: an exact integer dot product, then
+// y = fma(dot * activation scale, weight scale, y) and, with minima, y = fma(minimum, scaled sum, y).
+template <class Block, int R>
+TRIMARAN_INLINE void int_tile(const uint8_t* p, int blocks, const int8_t* q, size_t q_stride, const GroupTerms* groups,
+                              size_t group_stride, bool stream, float* y) {
+  F16 f[2 * R];
+  unroll<2 * R>(TRIMARAN_UNROLL(i) { f[i] = zero(); });
+  for (int b = 0; b < blocks; b++, p += Block::kBytes, q += kGroup, groups++) {
+    if (stream) {
+      unroll<Block::kBytes / 64>(TRIMARAN_UNROLL(i) { prefetch(p + kPrefetchAhead + i * 64); });
+    }
+    I16 d[2 * R];
+    unroll<R>(TRIMARAN_UNROLL(r) {
+      d[2 * r] = set1_int(Block::start(groups[r * group_stride]));
+      d[2 * r + 1] = d[2 * r];
+      keep_apart(d[2 * r]);
+      keep_apart(d[2 * r + 1]);
+    });
+    Block::for_quads(p, [&](auto i, const auto& w0, const auto& w1) TRIMARAN_BODY {
+      unroll<R>(TRIMARAN_UNROLL(r) {
+        const Quad x = load_quad(q + r * q_stride + 4 * i);
+        dot4(d[2 * r], w0, x);
+        dot4(d[2 * r + 1], w1, x);
+      });
+    });
+    const F16 s0 = load_half(p + Block::kScales), s1 = load_half(p + Block::kScales + 32);
+    unroll<R>(TRIMARAN_UNROLL(r) {
+      const F16 s = set1(groups[r * group_stride].scale);
+      f[2 * r] = fma(mul(to_float(d[2 * r]), s), s0, f[2 * r]);
+      f[2 * r + 1] = fma(mul(to_float(d[2 * r + 1]), s), s1, f[2 * r + 1]);
+    });
+    if constexpr (Block::kMinima != 0) {
+      const F16 m0 = load_half(p + Block::kMinima), m1 = load_half(p + Block::kMinima + 32);
+      unroll<R>(TRIMARAN_UNROLL(r) {
+        const F16 s = set1(groups[r * group_stride].scaled_sum);
+        f[2 * r] = fma(m0, s, f[2 * r]);
+        f[2 * r + 1] = fma(m1, s, f[2 * r + 1]);
+      });
+    }
+  }
+  unroll<2 * R>(TRIMARAN_UNROLL(i) { store(y + i * 16, f[i]); });
+}
+
+// Two inputs x 32 columns as four vectors: {input 0, input 1} x {columns 0-15, 16-31}.
+struct Bf16Pair {
+  static constexpr int kBytes = 128;
+  TRIMARAN_INLINE static void get(const uint8_t* p, F16 (&w)[4]) {
+    const Bytes a = load_bytes(p), b = load_bytes(p + 64);
+    w[0] = even_bf16(a), w[1] = even_bf16(b), w[2] = odd_bf16(a), w[3] = odd_bf16(b);
+  }
+};
+struct Fp32Pair {
+  static constexpr int kBytes = 256;
+  TRIMARAN_INLINE static void get(const uint8_t* p, F16 (&w)[4]) {
+    const auto* f = reinterpret_cast<const float*>(p);
+    w[0] = load(f), w[1] = load(f + 16), w[2] = load(f + 32), w[3] = load(f + 48);
+  }
+};
+
+// Float weights times float activations: y = fma(w, x, y), inputs in ascending order.
+template <class Pair, int R>
+TRIMARAN_INLINE void float_tile(const uint8_t* p, int k, const float* x, size_t x_stride, bool stream, float* y) {
+  F16 f[2 * R];
+  unroll<2 * R>(TRIMARAN_UNROLL(i) { f[i] = zero(); });
+  for (int i = 0; i < k; i += 2, p += Pair::kBytes, x += 2) {
+    if (stream) {
+      unroll<Pair::kBytes / 64>(TRIMARAN_UNROLL(j) { prefetch(p + kPrefetchAhead + j * 64); });
+    }
+    F16 w[4];
+    Pair::get(p, w);
+    unroll<R>(TRIMARAN_UNROLL(r) {
+      const F16 even = set1(x[r * x_stride]), odd = set1(x[r * x_stride + 1]);
+      f[2 * r] = fma(w[0], even, f[2 * r]);
+      f[2 * r + 1] = fma(w[1], even, f[2 * r + 1]);
+      f[2 * r] = fma(w[2], odd, f[2 * r]);
+      f[2 * r + 1] = fma(w[3], odd, f[2 * r + 1]);
+    });
+  }
+  unroll<2 * R>(TRIMARAN_UNROLL(i) { store(y + i * 16, f[i]); });
+}
+
+// ---- dequantising a strip to [k][32] floats, for float activations -----------------------------------------------
+
+template <class Block, int Zero>
+inline void dequantise_strip(const uint8_t* p, int blocks, float* to) {
+  for (int b = 0; b < blocks; b++, p += Block::kBytes, to += kGroup * kStrip) {
+    unroll<2>(TRIMARAN_UNROLL(half) {
+      const F16 scale = load_half(p + Block::kScales + half * 32);
+      const F16 minimum = Block::kMinima ? load_half(p + Block::kMinima + half * 32) : zero();
+      for (int quad = 0; quad < 8; quad++) {
+        Bytes w = load_bytes(p + (Zero == 128 ? quad : quad % 4) * 128 + half * 64);
+        if (Zero != 128) w = quad < 4 ? low_nibbles(w) : high_nibbles(w);
+        unroll<4>(TRIMARAN_UNROLL(j) {
+          const F16 q = sub(byte_to_float<j>(w), set1(float(Zero)));
+          store(to + (quad * 4 + j) * kStrip + half * 16, add(mul(q, scale), minimum));
+        });
+      }
+    });
+  }
+}
+
+// ---- epilogues ---------------------------------------------------------------------------------------------------
+
+// Keeps the largest value of a row, of equal ones the lowest id (strips come in any order); `columns` of the 32 are
+// real.
+TRIMARAN_INLINE void track_best(Best& best, const float* y, int first_id, int columns) {
+  const F16 current = set1(best.value);
+  if (!any_at_least(load(y), current) && !any_at_least(load(y + 16), current)) return;
+  for (int c = 0; c < columns; c++) {
+    const int id = first_id + c;
+    if (y[c] > best.value || (y[c] == best.value && id < best.id)) best = {y[c], id};
+  }
+}
+
+inline void finish(const Linear& op, int strip, int first_row, int rows, float* y) {
+  const float* bias = op.bias ? op.bias + strip * kStrip : nullptr;
+  for (int r = 0; r < rows; r++, y += kStrip) {
+    F16 a = load(y), b = load(y + 16);
+    if (bias) a = add(a, load(bias)), b = add(b, load(bias + 16));
+    const size_t row = size_t(first_row + r);
+    float* out =
+        op.out ? op.out + row * op.out_stride + strip * (op.epilogue == Epilogue::kSwiglu ? 16 : kStrip) : nullptr;
+    if (op.epilogue == Epilogue::kSwiglu) {
+      store(out, mul(silu(a), b));
+      continue;
+    }
+    if (op.epilogue == Epilogue::kAdd) {
+      const float* residual = op.residual + row * op.residual_stride + strip * kStrip;
+      a = add(load(residual), a), b = add(load(residual + 16), b);
+    }
+    if (out) store(out, a), store(out + 16, b);
+    if (op.epilogue == Epilogue::kLogits) {
+      store(y, a), store(y + 16, b);
+      track_best(op.best[row], y, strip * kStrip, smaller(kStrip, op.w->n - strip * kStrip));
+    }
+  }
+}
+
+// ---- strips ------------------------------------------------------------------------------------------------------
+
+template <class Block>
+inline void int_strip(const Linear& op, int strip, const uint8_t* p, bool stream) {
+  for_row_tiles<kIntRows>(op.rows, [&](int first, auto rows) TRIMARAN_BODY {
+    alignas(64) float y[rows * kStrip];
+    int_tile<Block, rows>(p, op.w->k / kGroup, op.a.q + first * op.a.q_stride, op.a.q_stride,
+                          op.a.groups + first * op.a.group_stride, op.a.group_stride, stream && first == 0, y);
+    finish(op, strip, first, rows, y);
+  });
+}
+
+template <bool Minima>
+inline void nibble_strip(const Linear& op, int strip, const uint8_t* p) {
+  if (op.rows < kUnpackFrom) return int_strip<NibbleBlock<Minima>>(op, strip, p, true);
+  unpack_strip<Minima>(p, op.w->k / kGroup, op.scratch);
+  int_strip<UnpackedBlock<Minima>>(op, strip, op.scratch, false);
+}
+
+template <class Pair>
+inline void float_strip(const Linear& op, int strip, const uint8_t* p, bool stream) {
+  for_row_tiles<kFloatRows>(op.rows, [&](int first, auto rows) TRIMARAN_BODY {
+    alignas(64) float y[rows * kStrip];
+    float_tile<Pair, rows>(p, op.w->k, op.a.f32 + first * op.a.f32_stride, op.a.f32_stride, stream && first == 0, y);
+    finish(op, strip, first, rows, y);
+  });
+}
+
+template <class Block, int Zero>
+inline void dequantised_strip(const Linear& op, int strip, const uint8_t* p) {
+  dequantise_strip<Block, Zero>(p, op.w->k / kGroup, reinterpret_cast<float*>(op.scratch));
+  float_strip<Fp32Pair>(op, strip, op.scratch, false);
+}
+
+inline void linear(const Linear& op, int first_strip, int end_strip) {
+  for (int s = first_strip; s < end_strip; s++) {
+    const uint8_t* p = op.w->data + s * op.w->strip_bytes;
+    switch (op.w->format) {
+      case WeightFormat::kFp32:
+        float_strip<Fp32Pair>(op, s, p, true);
+        break;
+      case WeightFormat::kBf16:
+        float_strip<Bf16Pair>(op, s, p, true);
+        break;
+      case WeightFormat::kInt8:
+        op.a.q ? int_strip<Int8Block>(op, s, p, true) : dequantised_strip<Int8Block, 128>(op, s, p);
+        break;
+      case WeightFormat::kInt4:
+        op.a.q ? nibble_strip<false>(op, s, p) : dequantised_strip<NibbleBlock<false>, 8>(op, s, p);
+        break;
+      case WeightFormat::kInt4z:
+        op.a.q ? nibble_strip<true>(op, s, p) : dequantised_strip<NibbleBlock<true>, 0>(op, s, p);
+        break;
+    }
+  }
+}
+
+}  // namespace trimaran::TRIMARAN_ISA

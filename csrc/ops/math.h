@@ -1,0 +1,58 @@
+// Functions on vectors, and the loops whose index is a constant. Included once per instruction set.
+namespace trimaran::TRIMARAN_ISA {
+
+// f(0), f(1), ... f(N - 1), each index a constant for the front end.
+template <int N, class F>
+TRIMARAN_INLINE void unroll(F&& f) {
+  [&]<int... I>(std::integer_sequence<int, I...>)
+      TRIMARAN_BODY { (f(std::integral_constant<int, I>{}), ...); }(std::make_integer_sequence<int, N>{});
+}
+#define TRIMARAN_UNROLL(i) [&](auto i) TRIMARAN_BODY
+
+// Calls f(constant n) for a run-time n in 1..N.
+template <int N, class F>
+TRIMARAN_INLINE void with_constant(int n, F&& f) {
+  if constexpr (N > 1) {
+    if (n < N) return with_constant<N - 1>(n, f);
+  }
+  f(std::integral_constant<int, N>{});
+}
+
+// Rows cut into equal tiles of at most Max: 16 rows become 8 + 8 rather than 12 + 4. f(first row, constant rows).
+template <int Max, class F>
+TRIMARAN_INLINE void for_row_tiles(int rows, F&& f) {
+  int tiles = (rows + Max - 1) / Max;
+  for (int first = 0; first < rows; tiles--) {
+    const int n = (rows - first + tiles - 1) / tiles;
+    with_constant<Max>(n, [&](auto constant) TRIMARAN_BODY { f(first, constant); });
+    first += n;
+  }
+}
+
+TRIMARAN_INLINE int smaller(int a, int b) { return a < b ? a : b; }
+TRIMARAN_INLINE int bigger(int a, int b) { return a > b ? a : b; }
+
+// 2^x to about 2e-7 relative for x <= 127; exactly 0 below -126. Minimax polynomial on [-1/2, 1/2].
+TRIMARAN_INLINE F16 exp2(F16 x) {
+  const F16 low = set1(-126.f), y = max(x, low), n = round_even(y), f = sub(y, n);
+  F16 p = set1(0.00132647273f);
+  p = fma(p, f, set1(0.00967151299f));
+  p = fma(p, f, set1(0.0555073358f));
+  p = fma(p, f, set1(0.240222424f));
+  p = fma(p, f, set1(0.693147004f));
+  p = fma(p, f, set1(1.f));
+  return zero_below(scale_by_power(p, n), x, low);
+}
+TRIMARAN_INLINE float exp2(float x) {
+  float lanes[16];
+  store(lanes, exp2(set1(x)));
+  return lanes[0];
+}
+
+// x / (1 + e^-x).
+TRIMARAN_INLINE F16 silu(F16 x) {
+  const F16 e = exp2(min(mul(x, set1(-1.44269504f)), set1(126.f)));
+  return div(x, add(set1(1.f), e));
+}
+
+}  // namespace trimaran::TRIMARAN_ISA

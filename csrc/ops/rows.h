@@ -1,0 +1,72 @@
+// Row-wise kernels: RMSNorm, quantisation of activations, SwiGLU, add.
+namespace trimaran::TRIMARAN_ISA {
+
+TRIMARAN_INLINE float inverse_rms(const float* x, int width, int k, float eps) {
+  F16 sum = zero();
+  for (int i = 0; i < k; i += 16) {
+    const F16 v = load(x + i);
+    sum = fma(v, v, sum);
+  }
+  return 1.f / __builtin_sqrtf(reduce_add(sum) / float(width) + eps);
+}
+
+// Quantises 32 values: scale = absmax / 127, q = round half to even (x * (127 / absmax)).
+TRIMARAN_INLINE void quantise_group(F16 a, F16 b, int8_t* q, GroupTerms* g) {
+  constexpr float kTiny = 1e-30f;  // 127 / absmax must stay finite; such a group is as good as zero
+  const float absmax = reduce_max(max(abs(a), abs(b)));
+  const bool some = absmax > kTiny;
+  const F16 inverse = set1(some ? 127.f / absmax : 0.f);
+  const I16 qa = to_int(mul(a, inverse)), qb = to_int(mul(b, inverse));
+  store_int8(q, qa);
+  store_int8(q + 16, qb);
+  const int32_t sum = reduce_add(add(qa, qb));
+  const float scale = some ? absmax / 127.f : 0.f;
+  *g = {scale, scale * float(sum), -8 * sum, -128 * sum};
+}
+
+// f(k, v0, v1) for each 32 values of the row, normalised if there is a norm.
+template <class F>
+TRIMARAN_INLINE void for_prepared_row(const Prepare& p, int row, F&& f) {
+  const float* x = p.x + size_t(p.gather ? p.gather[row] : row) * p.x_stride;
+  if (!p.norm) {
+    for (int k = 0; k < p.k; k += 32) f(k, load(x + k), load(x + k + 16));
+    return;
+  }
+  const F16 r = set1(inverse_rms(x, p.width, p.k, p.eps));
+  for (int k = 0; k < p.k; k += 32) {
+    f(k, mul(mul(load(x + k), r), load(p.norm + k)), mul(mul(load(x + k + 16), r), load(p.norm + k + 16)));
+  }
+}
+
+inline void prepare(const Prepare& p, int first, int end) {
+  for (int row = first; row < end; row++) {
+    if (p.q) {
+      int8_t* q = p.q + size_t(row) * p.q_stride;
+      GroupTerms* g = p.groups + size_t(row) * p.group_stride;
+      for_prepared_row(p, row, [&](int k, F16 a, F16 b) TRIMARAN_BODY { quantise_group(a, b, q + k, g + k / kGroup); });
+    } else {
+      float* f = p.f32 + size_t(row) * p.f32_stride;
+      for_prepared_row(p, row, [&](int k, F16 a, F16 b) TRIMARAN_BODY {
+        store(f + k, a);
+        store(f + k + 16, b);
+      });
+    }
+  }
+}
+
+inline void swiglu(const float* gate_up, float* out, int width) {
+  int i = 0;
+  for (; i + 16 <= width; i += 16) store(out + i, mul(silu(load(gate_up + i)), load(gate_up + width + i)));
+  if (i < width) {
+    float gate[16] = {}, up[16] = {}, result[16];
+    for (int j = 0; i + j < width; j++) gate[j] = gate_up[i + j], up[j] = gate_up[width + i + j];
+    store(result, mul(silu(load(gate)), load(up)));
+    for (int j = 0; i + j < width; j++) out[i + j] = result[j];
+  }
+}
+
+inline void add_rows(const float* a, const float* b, float* out, int width) {
+  for (int i = 0; i < width; i += 16) store(out + i, add(load(a + i), load(b + i)));
+}
+
+}  // namespace trimaran::TRIMARAN_ISA

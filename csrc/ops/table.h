@@ -1,0 +1,22 @@
+// One instruction set's kernels as a table. Every isa/*.cpp includes this file once, compiled with that set's flags.
+//
+// Nothing in here may instantiate a function of the standard library: the linker keeps one copy of such a function, and
+// it could be the one that only newer processors can run. All our own functions live in a namespace per set.
+#include "kernels.h"
+// clang-format off
+#include "ops/math.h"
+#include "ops/rows.h"
+#include "ops/linear.h"
+#include "ops/attention.h"
+// clang-format on
+
+namespace trimaran::TRIMARAN_ISA {
+
+#define TRIMARAN_STRING2(x) #x
+#define TRIMARAN_STRING(x) TRIMARAN_STRING2(x)
+
+extern const Kernels kTable;
+const Kernels kTable = {
+    TRIMARAN_STRING(TRIMARAN_ISA), kAttentionRows, prepare, linear, store_kv, attend, merge_partials, swiglu, add_rows};
+
+}  // namespace trimaran::TRIMARAN_ISA

@@ -1,0 +1,109 @@
+#include "pack.h"
+
+namespace trimaran {
+namespace {
+
+struct BlockShape {
+  int inputs;  // per block
+  int dwords;  // per column
+  uint32_t flip;
+};
+
+BlockShape block_shape(WeightFormat f) {
+  switch (f) {
+    case WeightFormat::kFp32:
+      return {2, 2, 0};
+    case WeightFormat::kBf16:
+      return {2, 1, 0};
+    case WeightFormat::kInt8:
+      return {kGroup, 8, 0x80808080};  // q becomes q + 128
+    default:
+      return {kGroup, 4, 0};
+  }
+}
+
+uint32_t load_dword(const uint8_t* p) {
+  uint32_t v;
+  std::memcpy(&v, p, 4);
+  return v;
+}
+
+}  // namespace
+
+int strip_row(int n, bool paired, int strip, int c) {
+  if (!paired) {
+    const int row = strip * kStrip + c;
+    return row < n ? row : -1;
+  }
+  const int within = strip * 16 + c % 16;
+  return within < n / 2 ? within + (c < 16 ? 0 : n / 2) : -1;
+}
+
+void pack_strips(const WeightView& w, bool paired, int first, int end, uint8_t* out) {
+  const BlockShape shape = block_shape(w.format);
+  const int blocks = w.k / shape.inputs;
+  const size_t row_bytes = size_t(blocks) * shape.dwords * 4, bytes = strip_bytes(w.format, w.k);
+  const size_t block_bytes = bytes / blocks;
+  for (int s = first; s < end; s++) {
+    for (int c = 0; c < kStrip; c++) {
+      const int row = strip_row(w.n, paired, s, c);
+      uint8_t* to = out + s * bytes + c * 4;
+      if (row < 0) {  // a column of zeros is stored as q = 0
+        for (int b = 0; b < blocks && shape.flip; b++) {
+          for (int d = 0; d < shape.dwords; d++) std::memcpy(to + b * block_bytes + d * kStrip * 4, &shape.flip, 4);
+        }
+        continue;
+      }
+      const uint8_t* from = w.data + row * row_bytes;
+      for (int b = 0; b < blocks; b++, from += shape.dwords * 4) {
+        for (int d = 0; d < shape.dwords; d++) {
+          const uint32_t v = load_dword(from + d * 4) ^ shape.flip;
+          std::memcpy(to + b * block_bytes + d * kStrip * 4, &v, 4);
+        }
+      }
+      if (!is_quantised(w.format)) continue;
+      uint8_t* terms = out + s * bytes + shape.dwords * kStrip * 4 + c * 2;
+      for (int b = 0; b < blocks; b++, terms += block_bytes) {
+        std::memcpy(terms, w.scale + size_t(row) * blocks + b, 2);
+        if (w.minimum) std::memcpy(terms + kStrip * 2, w.minimum + size_t(row) * blocks + b, 2);
+      }
+    }
+  }
+}
+
+void unpack_row(const Matrix& m, int row, float* out) {
+  const BlockShape shape = block_shape(m.format);
+  const int blocks = m.k / shape.inputs, c = row % kStrip;
+  const size_t block_bytes = m.strip_bytes / blocks;
+  const uint8_t* block = m.data + row / kStrip * m.strip_bytes;
+  for (int b = 0; b < blocks; b++, block += block_bytes) {
+    const uint8_t* terms = block + shape.dwords * kStrip * 4 + c * 2;
+    uint16_t half[2] = {};
+    if (is_quantised(m.format)) std::memcpy(&half[0], terms, 2);
+    if (m.format == WeightFormat::kInt4z) std::memcpy(&half[1], terms + kStrip * 2, 2);
+    const float scale = half_to_float(half[0]), minimum = half_to_float(half[1]);
+    for (int d = 0; d < shape.dwords; d++) {
+      const uint32_t v = load_dword(block + d * kStrip * 4 + c * 4);
+      float* to = out + b * shape.inputs;
+      switch (m.format) {
+        case WeightFormat::kFp32:
+          to[d] = bits_to_float(v);
+          break;
+        case WeightFormat::kBf16:
+          to[0] = bits_to_float(v << 16), to[1] = bits_to_float(v & 0xFFFF0000);
+          break;
+        case WeightFormat::kInt8:
+          for (int i = 0; i < 4; i++) to[d * 4 + i] = scale * float(int(v >> (8 * i) & 255) - 128);
+          break;
+        default:
+          for (int i = 0; i < 4; i++) {
+            const int zero = m.format == WeightFormat::kInt4 ? 8 : 0, q = int(v >> (8 * i) & 255);
+            to[d * 4 + i] = scale * float((q & 15) - zero) + minimum;
+            to[d * 4 + i + 16] = scale * float((q >> 4) - zero) + minimum;
+          }
+      }
+    }
+  }
+}
+
+}  // namespace trimaran

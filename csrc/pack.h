@@ -1,0 +1,47 @@
+// Weight matrices in packed form: strips of 32 output columns, read from front to back by every kernel.
+//
+// A format's canonical row (src/trimaran/kernels/weights.py) is a string of dwords; a strip interleaves the dwords of
+// its 32 columns, so that one vector holds the same inputs of 16 columns and results come out across the lanes:
+//
+//   block of 32 inputs x 32 columns
+//     int4   4 x [16 columns | 16 columns], a dword = 8 inputs (low nibbles i..i+3, high nibbles i+16..i+19);
+//            32 fp16 scales                                                       512 +  64      =  576 B
+//     int4z  the same; 32 fp16 minima                                             512 +  64 + 64 =  640 B
+//     int8   8 x [16 columns | 16 columns], a dword = 4 inputs stored as q + 128; 32 fp16 scales = 1088 B
+//     bf16   16 x [16 columns | 16 columns], a dword = 2 inputs                                  = 2048 B
+//     fp32   32 x [16 columns | 16 columns]                                                      = 4096 B
+//
+// Columns beyond n are zero. A paired matrix [gate; up] has 16 gate columns and the 16 matching up columns in a strip,
+// so that silu(gate) * up needs no second pass.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels.h"
+
+namespace trimaran {
+
+struct WeightView {  // canonical arrays, row-major
+  WeightFormat format;
+  int n, k;
+  const uint8_t* data;
+  const uint16_t *scale, *minimum;  // [n][k / 32], where the format has them
+};
+
+constexpr int matrix_strips(int n, bool paired) { return paired ? (n / 2 + 15) / 16 : strip_count(n); }
+
+// Bytes of the packed matrix.
+constexpr size_t matrix_bytes(WeightFormat f, int n, int k, bool paired) {
+  return strip_bytes(f, k) * matrix_strips(n, paired);
+}
+
+// The row of the matrix that is column c of a strip, or -1.
+int strip_row(int n, bool paired, int strip, int c);
+
+// Packs strips [first, end) to `out`, the start of the packed matrix (zero-filled).
+void pack_strips(const WeightView& w, bool paired, int first, int end, uint8_t* out);
+
+// Row `row` of an unpaired packed matrix as k floats: the embedding reads the output head's weights.
+void unpack_row(const Matrix& m, int row, float* out);
+
+}  // namespace trimaran

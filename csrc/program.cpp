@@ -1,0 +1,306 @@
+#include "program.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <stdexcept>
+
+#include "cpu.h"
+
+namespace trimaran {
+
+// ---- building ----------------------------------------------------------------------------------------------------
+
+Program::Program(const ProgramOptions& options)
+    : options_(options),
+      kernels_(find_kernels(options.isa)),
+      team_(options.threads),
+      weights_(options.weight_bytes),
+      greedy_(options.limits.max_sequences) {}
+
+int Program::add_buffer(int width, bool logits_rows) {
+  buffers_.push_back({width, round_up(width, kStrip), logits_rows, nullptr});
+  return int(buffers_.size()) - 1;
+}
+
+int Program::add_matrix(const WeightView& view, bool paired) {
+  const int strips = matrix_strips(view.n, paired);
+  auto* data = weights_.take<uint8_t>(matrix_bytes(view.format, view.n, view.k, paired));
+  team_.run([&](Team::Member& m) {
+    team_.share(m, strips, 4, [&](int first, int end) { pack_strips(view, paired, first, end, data); });
+  });
+  matrices_.push_back({view.format, view.n, view.k, paired, strips, strip_bytes(view.format, view.k), data});
+  return int(matrices_.size()) - 1;
+}
+
+int Program::add_vector(const float* data, int n, bool paired) {
+  const int strips = matrix_strips(n, paired);
+  float* v = weights_.take<float>(size_t(strips) * kStrip);
+  for (int i = 0; i < strips * kStrip; i++) {
+    const int row = strip_row(n, paired, i / kStrip, i % kStrip);
+    if (row >= 0) v[i] = data[row];
+  }
+  vectors_.push_back(v);
+  return int(vectors_.size()) - 1;
+}
+
+int Program::add_rope(const float* cos, const float* sin, int positions, int dims) {
+  const size_t count = size_t(positions) * (dims / 2);
+  ropes_.push_back({{cos, cos + count}, {sin, sin + count}, dims});
+  return int(ropes_.size()) - 1;
+}
+
+void Program::add_op(Op op) {
+  if (auto* a = std::get_if<AttentionOp>(&op)) {
+    a->plan = int(plans_.size());
+    for (const Op& other : ops_) {  // layers of one shape share a plan
+      const auto* b = std::get_if<AttentionOp>(&other);
+      if (b && b->heads == a->heads) a->plan = b->plan;
+    }
+    if (a->plan == int(plans_.size())) {
+      plans_.emplace_back(a->heads, options_.kv_heads, options_.head_dim, kernels_.attention_rows, team_.size());
+    }
+  }
+  ops_.push_back(op);
+}
+
+namespace {
+
+Activations plan_activations(Arena& arena, int rows, int quantised_k, int float_k) {
+  Activations a{};
+  a.q_stride = quantised_k, a.group_stride = quantised_k / kGroup, a.f32_stride = float_k;
+  if (quantised_k) a.q = arena.take<int8_t>(rows * a.q_stride);
+  if (quantised_k) a.groups = arena.take<GroupTerms>(rows * a.group_stride);
+  if (float_k) a.f32 = arena.take<float>(rows * a.f32_stride);
+  return a;
+}
+
+size_t activation_bytes(int rows, int quantised_k, int float_k) {
+  return Arena::padded(size_t(rows) * quantised_k) +
+         Arena::padded(size_t(rows) * quantised_k / kGroup * sizeof(GroupTerms)) +
+         Arena::padded(size_t(rows) * float_k * sizeof(float));
+}
+
+}  // namespace
+
+void Program::finish() {
+  const StepLimits& limits = options_.limits;
+  int quantised_k = 0, float_k = 0;
+  size_t strip = 0;
+  for (const Op& op : ops_) {
+    const auto* linear = std::get_if<LinearOp>(&op);
+    if (!linear) continue;
+    const Matrix& w = matrices_[linear->weight];
+    const bool quantised = is_quantised(w.format);
+    if (quantised && options_.int8_activations) {
+      quantised_k = std::max(quantised_k, w.k);
+      strip = std::max(strip, size_t(w.k) * 36);  // bytes, scales and minima of an unpacked nibble strip
+    } else {
+      if (linear->norm >= 0 || linear->gather) float_k = std::max(float_k, round_up(w.k, kStrip));
+      if (quantised) strip = std::max(strip, size_t(w.k) * kStrip * sizeof(float));
+    }
+  }
+  const size_t attention = attention_scratch(options_.head_dim);
+  size_t bytes = activation_bytes(limits.max_rows, quantised_k, float_k);
+  for (const BufferShape& b : buffers_) {
+    bytes += Arena::padded(size_t(b.logits_rows ? limits.max_sequences : limits.max_rows) * b.stride * sizeof(float));
+  }
+  bytes += team_.size() * (activation_bytes(1, quantised_k, float_k) + Arena::padded(strip) +
+                           Arena::padded(attention * sizeof(float)));
+  scratch_ = Arena(bytes);
+  for (BufferShape& b : buffers_) {
+    b.data = scratch_.take<float>(size_t(b.logits_rows ? limits.max_sequences : limits.max_rows) * b.stride);
+  }
+  rows_ = plan_activations(scratch_, limits.max_rows, quantised_k, float_k);
+  workers_ = std::vector<Worker>(team_.size());
+  for (Worker& w : workers_) {
+    w.row = plan_activations(scratch_, 1, quantised_k, float_k);
+    w.strip = scratch_.take<uint8_t>(strip);
+    w.attention = scratch_.take<float>(attention);
+    w.best.resize(limits.max_sequences);
+  }
+  logits_ = HugeMemory(size_t(limits.max_sequences) * logits_stride() * sizeof(float));
+  pages_ = HugeMemory(size_t(limits.num_pages) * options_.kv_layers * options_.kv_heads * limits.page_size * 2 *
+                      options_.head_dim * kv_itemsize(options_.kv_format));
+}
+
+// ---- running -----------------------------------------------------------------------------------------------------
+
+void Program::run(const StepArrays& arrays, bool want_logits) {
+  step_.load(arrays, options_.limits);
+  want_logits_ = want_logits;
+  for (AttentionPlan& plan : plans_) plan.cut(step_);
+  for (Worker& w : workers_) w.has_best = false;
+  team_.run([this](Team::Member& m) {
+    for (const Op& op : ops_) std::visit([&](const auto& o) { run_op(o, m); }, op);
+  });
+  collect_greedy();
+}
+
+template <class Work>
+void Program::share_rows(Team::Member& m, int rows, Work&& work) {
+  constexpr int kTicketsPerThread = 8;
+  team_.share(m, rows, std::max(1, rows / (team_.size() * kTicketsPerThread)), work);
+}
+
+void Program::run_op(const EmbedOp& op, Team::Member& m) {
+  share_rows(m, step_.rows(), [&](int first, int end) {
+    for (int r = first; r < end; r++) unpack_row(matrices_[op.weight], step_.tokens()[r], row_of(op.out, r));
+  });
+}
+
+void Program::run_op(const NormOp& op, Team::Member& m) {
+  const BufferShape &x = buffers_[op.x], &out = buffers_[op.out];
+  Prepare p{};
+  p.x = x.data, p.x_stride = x.stride, p.norm = vectors_[op.weight], p.eps = op.eps, p.width = x.width, p.k = x.stride;
+  p.f32 = out.data, p.f32_stride = out.stride;
+  share_rows(m, rows_of(op.out), [&](int first, int end) { kernels_.prepare(p, first, end); });
+}
+
+Prepare Program::prepare_for(const LinearOp& op, const Activations& to) const {
+  const BufferShape& x = buffers_[op.x];
+  Prepare p{};
+  p.x = x.data, p.x_stride = x.stride, p.width = x.width, p.k = x.stride;
+  p.gather = op.gather ? step_.logits_rows() : nullptr;
+  p.norm = op.norm >= 0 ? vectors_[op.norm] : nullptr, p.eps = op.eps;
+  if (is_quantised(matrices_[op.weight].format) && options_.int8_activations) {
+    p.q = to.q, p.groups = to.groups, p.q_stride = to.q_stride, p.group_stride = to.group_stride;
+  }
+  p.f32 = const_cast<float*>(to.f32), p.f32_stride = to.f32_stride;
+  return p;
+}
+
+void Program::run_op(const LinearOp& op, Team::Member& m) {
+  constexpr size_t kTicketBytes = 24 << 10;  // of weights times rows: about half a microsecond
+  const Matrix& w = matrices_[op.weight];
+  const BufferShape& x = buffers_[op.x];
+  const bool logits = op.epilogue == Epilogue::kLogits;
+  const int rows = op.gather ? step_.logits() : rows_of(op.x);
+  if (rows == 0) return;
+  Worker& worker = workers_[m.id];
+  const bool quantise = is_quantised(w.format) && options_.int8_activations;
+  const bool prepares = quantise || op.norm >= 0 || op.gather;
+  const bool alone = rows == 1;  // one row: every member prepares it for itself rather than waiting for another
+
+  Linear job{};
+  job.w = &w, job.rows = rows, job.epilogue = op.epilogue, job.scratch = worker.strip;
+  job.bias = op.bias >= 0 ? vectors_[op.bias] : nullptr;
+  if (logits) {
+    job.out = want_logits_ ? reinterpret_cast<float*>(logits_.data()) : nullptr, job.out_stride = logits_stride();
+    job.best = worker.best.data();
+  } else {
+    job.out = buffers_[op.out].data, job.out_stride = buffers_[op.out].stride;
+  }
+  if (op.residual >= 0) job.residual = buffers_[op.residual].data, job.residual_stride = buffers_[op.residual].stride;
+  job.a = alone ? worker.row : rows_;
+  if (!quantise) job.a.q = nullptr;
+  if (!prepares) job.a.f32 = x.data, job.a.f32_stride = x.stride;
+
+  if (prepares && !alone && !op.reuse) {
+    const Prepare p = prepare_for(op, rows_);
+    share_rows(m, rows, [&](int first, int end) { kernels_.prepare(p, first, end); });
+  }
+  const int grain = int(std::max<size_t>(1, kTicketBytes / (w.strip_bytes * size_t(rows))));
+  bool ready = false;
+  team_.share(m, w.strips, grain, [&](int first, int end) {
+    if (!ready) {
+      ready = true;
+      if (prepares && alone) kernels_.prepare(prepare_for(op, worker.row), 0, 1);
+      if (logits) std::fill_n(worker.best.begin(), rows, Best{-std::numeric_limits<float>::infinity(), 0});
+      worker.has_best |= logits;
+    }
+    kernels_.linear(job, first, end);
+  });
+}
+
+Attention Program::attention_for(const AttentionOp& op, const Team::Member& m) const {
+  const BufferShape &qkv = buffers_[op.qkv], &out = buffers_[op.out];
+  const Rope& rope = ropes_[op.rope];
+  const size_t item = kv_itemsize(options_.kv_format);
+  Attention a{};
+  a.kv.format = options_.kv_format;
+  a.kv.tile_bytes = 2 * item * options_.head_dim * kTileTokens;
+  a.kv.tiles_per_page = options_.limits.page_size / kTileTokens;
+  a.kv.head_bytes = a.kv.tile_bytes * a.kv.tiles_per_page;
+  const size_t layer_bytes = a.kv.head_bytes * options_.kv_heads;
+  a.kv.page_bytes = layer_bytes * options_.kv_layers;
+  a.kv.base = pages_.data() + layer_bytes * op.layer;
+  a.qkv = qkv.data, a.qkv_stride = qkv.stride, a.out = out.data, a.out_stride = out.stride;
+  a.heads = op.heads, a.kv_heads = options_.kv_heads, a.head_dim = options_.head_dim;
+  a.scale = op.scale * 1.44269504f;  // log2(e): weights are powers of two
+  a.rope_dims = rope.dims, a.cos = rope.cos.data(), a.sin = rope.sin.data();
+  a.sequences = step_.sequences().data();
+  a.scratch = workers_[m.id].attention;
+  return a;
+}
+
+void Program::run_op(const AttentionOp& op, Team::Member& m) {
+  AttentionPlan& plan = plans_[op.plan];
+  Attention a = attention_for(op, m);
+  a.partials = plan.partials();
+  const auto& stores = plan.stores();
+  team_.share(m, int(stores.size()), kTileTokens, [&](int first, int end) {
+    for (int i = first; i < end; i++) {
+      const SequenceRows& s = step_.sequences()[stores[i].sequence];
+      const int position = s.context + stores[i].row - s.first_row;
+      for (int h = 0; h < a.kv_heads; h++) kernels_.store_kv(a, stores[i].row, position, h, s.pages);
+    }
+  });
+  const auto& units = plan.units();
+  team_.share(m, int(units.size()), 1, [&](int i, int) {
+    kernels_.attend(a, units[i]);
+    if (units[i].partial >= 0 && plan.last_of_group(units[i])) kernels_.merge(a, units[i]);
+  });
+}
+
+void Program::run_op(const SwigluOp& op, Team::Member& m) {
+  share_rows(m, rows_of(op.out), [&](int first, int end) {
+    for (int r = first; r < end; r++) kernels_.swiglu(row_of(op.gate_up, r), row_of(op.out, r), buffers_[op.out].width);
+  });
+}
+
+void Program::run_op(const AddOp& op, Team::Member& m) {
+  share_rows(m, rows_of(op.out), [&](int first, int end) {
+    for (int r = first; r < end; r++)
+      kernels_.add(row_of(op.a, r), row_of(op.b, r), row_of(op.out, r), buffers_[op.out].stride);
+  });
+}
+
+void Program::run_op(const TakeRowsOp& op, Team::Member& m) {
+  share_rows(m, step_.logits(), [&](int first, int end) {
+    for (int r = first; r < end; r++) {
+      std::copy_n(row_of(op.x, step_.logits_rows()[r]), buffers_[op.x].stride, row_of(op.out, r));
+    }
+  });
+}
+
+void Program::run_op(const LogitsOp& op, Team::Member& m) {  // logits that no linear layer was fused with
+  if (m.id != 0) return;
+  Worker& w = workers_[0];
+  w.has_best = true;
+  for (int r = 0; r < step_.logits(); r++) {
+    const float* x = row_of(op.x, r);
+    w.best[r] = {-std::numeric_limits<float>::infinity(), 0};
+    for (int i = 0; i < options_.limits.vocab; i++) {
+      if (x[i] > w.best[r].value) w.best[r] = {x[i], i};
+    }
+    if (want_logits_) {
+      std::copy_n(x, options_.limits.vocab, reinterpret_cast<float*>(logits_.data()) + size_t(r) * logits_stride());
+    }
+  }
+}
+
+// The team has finished: the lowest id among the members' largest values.
+void Program::collect_greedy() {
+  for (int r = 0; r < step_.logits(); r++) {
+    Best best{-std::numeric_limits<float>::infinity(), 0};
+    for (const Worker& w : workers_) {
+      if (!w.has_best) continue;
+      const Best& b = w.best[r];
+      if (b.value > best.value || (b.value == best.value && b.id < best.id)) best = b;
+    }
+    greedy_[r] = best.id;
+  }
+}
+
+}  // namespace trimaran

@@ -1,0 +1,141 @@
+// The CPU executor's core: buffers, packed weights, a flat list of fused ops, and the team that runs them.
+//
+// Built once from Python (src/trimaran/kernels/native.py lowers a Program to these calls), then run() once per step.
+#pragma once
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "kernels.h"
+#include "memory.h"
+#include "pack.h"
+#include "step.h"
+#include "team.h"
+
+namespace trimaran {
+
+struct ProgramOptions {
+  std::string isa;
+  int threads;
+  StepLimits limits;
+  bool int8_activations;
+  KvFormat kv_format;
+  int kv_layers, kv_heads, head_dim;
+  size_t weight_bytes;  // of all matrices and vectors, each rounded up by Arena::padded
+};
+
+// Ops name buffers, matrices, vectors and ropes by the ids that the add_ functions returned; -1 is none.
+struct EmbedOp {
+  int out, weight;
+};
+struct NormOp {
+  int out, x, weight;
+  float eps;
+};
+struct LinearOp {
+  int out, x, weight, bias;
+  int norm;  // RMSNorm of x comes first
+  float eps;
+  bool gather;  // x has all rows, out only those that need logits
+  Epilogue epilogue;
+  int residual;
+  bool reuse;  // the previous linear prepared the same rows
+};
+struct AttentionOp {
+  int out, qkv, layer, heads, rope;
+  float scale;
+  int plan = -1;
+};
+struct SwigluOp {
+  int out, gate_up;
+};
+struct AddOp {
+  int out, a, b;
+};
+struct TakeRowsOp {
+  int out, x;
+};
+struct LogitsOp {
+  int x;
+};
+using Op = std::variant<EmbedOp, NormOp, LinearOp, AttentionOp, SwigluOp, AddOp, TakeRowsOp, LogitsOp>;
+
+class Program {
+ public:
+  explicit Program(const ProgramOptions& options);
+
+  int add_buffer(int width, bool logits_rows);
+  int add_matrix(const WeightView& view, bool paired);
+  // A vector of n floats, zero-padded; `paired`: a bias in the strip order of a paired matrix.
+  int add_vector(const float* data, int n, bool paired);
+  // Tables [positions][dims / 2].
+  int add_rope(const float* cos, const float* sin, int positions, int dims);
+  void add_op(Op op);
+  // Allocates buffers and pages; call once, after everything was added.
+  void finish();
+
+  // Runs one step. Throws std::invalid_argument on inputs out of range.
+  void run(const StepArrays& arrays, bool want_logits);
+
+  const int32_t* greedy() const { return greedy_.data(); }
+  float* logits() const { return reinterpret_cast<float*>(logits_.data()); }
+  int logits_stride() const { return round_up(options_.limits.vocab, kStrip); }
+  const ProgramOptions& options() const { return options_; }
+  size_t weight_bytes() const { return weights_.used(); }
+  size_t kv_bytes() const { return pages_.size(); }
+
+ private:
+  struct BufferShape {
+    int width, stride;
+    bool logits_rows;
+    float* data;
+  };
+  struct Rope {
+    std::vector<float> cos, sin;
+    int dims;
+  };
+  struct alignas(128) Worker {  // what one thread needs for itself
+    Activations row{};          // one prepared row
+    uint8_t* strip = nullptr;
+    float* attention = nullptr;
+    std::vector<Best> best;
+    bool has_best = false;
+  };
+
+  int rows_of(int buffer) const { return buffers_[buffer].logits_rows ? step_.logits() : step_.rows(); }
+  float* row_of(int buffer, int row) const { return buffers_[buffer].data + size_t(row) * buffers_[buffer].stride; }
+  template <class Work>
+  void share_rows(Team::Member& m, int rows, Work&& work);
+  Prepare prepare_for(const LinearOp& op, const Activations& to) const;
+  Attention attention_for(const AttentionOp& op, const Team::Member& m) const;
+
+  void run_op(const EmbedOp& op, Team::Member& m);
+  void run_op(const NormOp& op, Team::Member& m);
+  void run_op(const LinearOp& op, Team::Member& m);
+  void run_op(const AttentionOp& op, Team::Member& m);
+  void run_op(const SwigluOp& op, Team::Member& m);
+  void run_op(const AddOp& op, Team::Member& m);
+  void run_op(const TakeRowsOp& op, Team::Member& m);
+  void run_op(const LogitsOp& op, Team::Member& m);
+  void collect_greedy();
+
+  ProgramOptions options_;
+  const Kernels& kernels_;
+  Team team_;
+  std::vector<BufferShape> buffers_;
+  std::vector<Matrix> matrices_;
+  std::vector<const float*> vectors_;
+  std::vector<Rope> ropes_;
+  std::vector<Op> ops_;
+  std::vector<AttentionPlan> plans_;
+  std::vector<Worker> workers_;
+  Arena weights_, scratch_;
+  HugeMemory pages_, logits_;
+  Activations rows_{};  // prepared rows of the running linear
+  std::vector<int32_t> greedy_;
+  Step step_;
+  bool want_logits_ = false;
+};
+
+}  // namespace trimaran

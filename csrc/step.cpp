@@ -1,0 +1,102 @@
+#include "step.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+namespace trimaran {
+namespace {
+
+void check(int64_t value, int64_t low, int64_t end, const char* what, int index) {
+  if (value >= low && value < end) return;
+  throw std::invalid_argument(std::string(what) + " " + std::to_string(value) + " at index " + std::to_string(index) +
+                              " is not in [" + std::to_string(low) + ", " + std::to_string(end) + ")");
+}
+
+}  // namespace
+
+void Step::load(const StepArrays& a, const StepLimits& limits) {
+  check(a.rows, 1, limits.max_rows + 1, "number of rows", 0);
+  check(a.sequences, 1, limits.max_sequences + 1, "number of sequences", 0);
+  check(a.logits, 0, limits.max_sequences + 1, "number of logits rows", 0);
+  for (int i = 0; i < a.rows; i++) check(a.tokens[i], 0, limits.vocab, "token", i);
+  for (int i = 0; i < a.logits; i++) check(a.logits_rows[i], 0, a.rows, "logits row", i);
+  check(a.starts[0], 0, 1, "first row", 0);
+  check(a.starts[a.sequences], a.rows, a.rows + 1, "last row", a.sequences);
+  sequences_.clear();
+  for (int i = 0; i < a.sequences; i++) {
+    check(a.starts[i + 1], int64_t(a.starts[i]) + 1, int64_t(a.rows) + 1, "row", i + 1);
+    check(a.slots[i], 0, a.table_rows, "slot", i);
+    const int rows = a.starts[i + 1] - a.starts[i];
+    const int64_t most = std::min(int64_t(limits.max_positions), int64_t(a.table_columns) * limits.page_size) - rows;
+    check(a.contexts[i], 0, most + 1, "context", i);
+    const int32_t* pages = a.page_table + size_t(a.slots[i]) * a.table_columns;
+    const int count = (a.contexts[i] + rows + limits.page_size - 1) / limits.page_size;
+    for (int p = 0; p < count; p++) check(pages[p], 0, limits.num_pages, "page", p);
+    sequences_.push_back({a.starts[i], rows, a.contexts[i], pages});
+  }
+  arrays_ = a;
+}
+
+void AttentionPlan::add_sequence(const SequenceRows& s, int index) {
+  const int rows = s.rows * group_, tiles = (rows + unit_rows_ - 1) / unit_rows_;
+  const bool store = s.rows == 1 && tiles == 1;
+  for (int r = 0; r < s.rows && !store; r++) stores_.push_back({index, s.first_row + r});
+  for (int head = 0; head < kv_heads_; head++) {
+    for (int t = 0, row = 0; t < tiles; t++) {
+      const int n = (rows - row + tiles - t - 1) / (tiles - t);
+      const int blocks = (s.context + (row + n - 1) / group_) / kBlockTokens + 1;
+      units_.push_back({index, head, row, n, 0, blocks, blocks, -1, -1, store});
+      row += n;
+    }
+  }
+}
+
+// Few rows with many blocks leave threads idle: their blocks are shared out, and merged by whoever finishes last.
+void AttentionPlan::split_long_rows() {
+  constexpr int kUnitsPerThread = 4;
+  pieces_.clear();
+  const int wanted = threads_ > 1 ? threads_ * kUnitsPerThread : 1, have = int(units_.size());
+  if (have >= wanted) return;
+  const int most = (wanted + have - 1) / have;
+  std::vector<AttentionUnit> whole;
+  whole.swap(units_);
+  int64_t partials = 0;
+  for (AttentionUnit u : whole) {
+    const int pieces = std::min(u.total_blocks, most);
+    if (pieces > 1) {
+      u.partial = partials, u.group = int(pieces_.size());
+      partials += int64_t(u.rows) * u.total_blocks;
+      pieces_.push_back(pieces);
+    }
+    const bool store = u.store;
+    for (int p = 0; p < pieces; p++) {
+      u.block = int(int64_t(u.total_blocks) * p / pieces);
+      u.blocks = int(int64_t(u.total_blocks) * (p + 1) / pieces) - u.block;
+      u.store = store && p == pieces - 1;  // the new token is in the last block
+      units_.push_back(u);
+    }
+  }
+  const size_t floats = size_t(partials) * partial_stride(head_dim_);
+  if (partials_.size() < floats) partials_.resize(floats);
+  if (pending_size_ < pieces_.size()) {
+    pending_size_ = pieces_.size();
+    pending_.reset(new std::atomic<int>[pending_size_]);
+  }
+  for (size_t i = 0; i < pieces_.size(); i++) pending_[i].store(pieces_[i], std::memory_order_relaxed);
+}
+
+void AttentionPlan::cut(const Step& step) {
+  units_.clear();
+  stores_.clear();
+  const auto& sequences = step.sequences();
+  for (size_t i = 0; i < sequences.size(); i++) add_sequence(sequences[i], int(i));
+  if (!stores_.empty()) {  // chunks of prompts: units differ much in length, so the long ones go first
+    std::stable_sort(units_.begin(), units_.end(), [](const AttentionUnit& a, const AttentionUnit& b) {
+      return int64_t(a.rows) * a.blocks > int64_t(b.rows) * b.blocks;
+    });
+  }
+  split_long_rows();
+}
+
+}  // namespace trimaran

@@ -1,0 +1,80 @@
+// One step's inputs, checked, and how its attention is cut into units of work.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "kernels.h"
+
+namespace trimaran {
+
+// The arrays of StepInputs (src/trimaran/kernels/step.py). They belong to the caller and outlive the step.
+struct StepArrays {
+  const int32_t* tokens;
+  int rows;
+  const int32_t *starts, *contexts, *slots;
+  int sequences;
+  const int32_t* page_table;  // [table_rows][table_columns]
+  int table_rows, table_columns;
+  const int32_t* logits_rows;
+  int logits;
+};
+
+struct StepLimits {
+  int vocab, max_rows, max_sequences, num_pages, page_size, max_positions;
+};
+
+class Step {
+ public:
+  // Throws std::invalid_argument that names the first value out of range; nothing has been written then.
+  void load(const StepArrays& arrays, const StepLimits& limits);
+
+  int rows() const { return arrays_.rows; }
+  int logits() const { return arrays_.logits; }
+  const int32_t* tokens() const { return arrays_.tokens; }
+  const int32_t* logits_rows() const { return arrays_.logits_rows; }
+  const std::vector<SequenceRows>& sequences() const { return sequences_; }
+
+ private:
+  StepArrays arrays_{};
+  std::vector<SequenceRows> sequences_;
+};
+
+// Attention of one shape (all layers of a model share it), cut for the team anew in every step.
+class AttentionPlan {
+ public:
+  AttentionPlan(int heads, int kv_heads, int head_dim, int unit_rows, int threads)
+      : group_(heads / kv_heads), kv_heads_(kv_heads), head_dim_(head_dim), unit_rows_(unit_rows), threads_(threads) {}
+
+  void cut(const Step& step);
+
+  struct Store {
+    int sequence, row;  // row within the step
+  };
+  const std::vector<AttentionUnit>& units() const { return units_; }
+  // Rows whose keys and values are appended in a stage of their own, because several units read them.
+  const std::vector<Store>& stores() const { return stores_; }
+  float* partials() { return partials_.data(); }
+
+  // A unit with partial results is done: true for the last one of its rows, which has to merge them.
+  bool last_of_group(const AttentionUnit& u) {
+    if (pending_[u.group].fetch_sub(1, std::memory_order_acq_rel) > 1) return false;
+    pending_[u.group].store(pieces_[u.group], std::memory_order_relaxed);  // ready for the next layer
+    return true;
+  }
+
+ private:
+  void add_sequence(const SequenceRows& s, int index);
+  void split_long_rows();
+
+  int group_, kv_heads_, head_dim_, unit_rows_, threads_;
+  std::vector<AttentionUnit> units_;
+  std::vector<Store> stores_;
+  std::vector<float> partials_;
+  std::vector<int> pieces_;
+  std::unique_ptr<std::atomic<int>[]> pending_;
+  size_t pending_size_ = 0;
+};
+
+}  // namespace trimaran

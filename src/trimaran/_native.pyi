@@ -1,0 +1,83 @@
+"""Types of the compiled module; ``csrc/bind.cpp`` registers it."""
+
+import numpy as np
+import numpy.typing as npt
+
+GROUP: int
+STRIP: int
+
+def usable_isas() -> list[str]: ...
+def group_bytes(fmt: str) -> int: ...
+def kv_itemsize(fmt: str) -> int: ...
+def matrix_bytes(fmt: str, n: int, k: int, paired: bool) -> int: ...
+
+class Program:
+    def __init__(
+        self,
+        *,
+        isa: str,
+        threads: int,
+        vocab: int,
+        max_rows: int,
+        max_sequences: int,
+        num_pages: int,
+        page_size: int,
+        max_positions: int,
+        int8_activations: bool,
+        kv_format: str,
+        kv_layers: int,
+        kv_heads: int,
+        head_dim: int,
+        weight_bytes: int,
+    ) -> None: ...
+    def add_buffer(self, width: int, logits_rows: bool) -> int: ...
+    def add_matrix(
+        self,
+        fmt: str,
+        n: int,
+        k: int,
+        data: npt.NDArray[np.uint8],
+        scale: npt.NDArray[np.uint16] | None,
+        minimum: npt.NDArray[np.uint16] | None,
+        paired: bool,
+    ) -> int: ...
+    def add_vector(self, data: npt.NDArray[np.float32], paired: bool) -> int: ...
+    def add_rope(self, cos: npt.NDArray[np.float32], sin: npt.NDArray[np.float32]) -> int: ...
+    def embed(self, out: int, weight: int) -> None: ...
+    def rms_norm(self, out: int, x: int, weight: int, eps: float) -> None: ...
+    def linear(
+        self,
+        *,
+        out: int,
+        x: int,
+        weight: int,
+        bias: int,
+        norm: int,
+        eps: float,
+        gather: bool,
+        epilogue: str,
+        residual: int,
+        reuse: bool,
+    ) -> None: ...
+    def attention(self, *, out: int, qkv: int, layer: int, heads: int, rope: int, scale: float) -> None: ...
+    def swiglu(self, out: int, gate_up: int) -> None: ...
+    def add(self, out: int, a: int, b: int) -> None: ...
+    def take_rows(self, out: int, x: int) -> None: ...
+    def logits(self, x: int) -> None: ...
+    def finish(self) -> None: ...
+    def run(
+        self,
+        tokens: npt.NDArray[np.int32],
+        starts: npt.NDArray[np.int32],
+        contexts: npt.NDArray[np.int32],
+        slots: npt.NDArray[np.int32],
+        page_table: npt.NDArray[np.int32],
+        logits_rows: npt.NDArray[np.int32],
+        want_logits: bool,
+    ) -> None: ...
+    def greedy_view(self) -> npt.NDArray[np.int32]: ...
+    def logits_view(self) -> npt.NDArray[np.float32]: ...
+    @property
+    def weight_bytes(self) -> int: ...
+    @property
+    def kv_bytes(self) -> int: ...

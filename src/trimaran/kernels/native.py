@@ -1,0 +1,241 @@
+"""The CPU executor: lowers a program to the compiled core (``csrc/``) and runs one native call per step."""
+
+import os
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from trimaran.base.errors import ConfigError, UnsupportedError
+from trimaran.base.formats import GROUP, ActivationFormat
+from trimaran.kernels.dequantise import dequantise
+from trimaran.kernels.native_lowering import FusedLinear, Lowered, Slots, lower, plan_slots
+from trimaran.kernels.program import (
+    Add,
+    Attention,
+    Buffer,
+    Embed,
+    Linear,
+    Logits,
+    Program,
+    RmsNorm,
+    RopeSpec,
+    SwiGLU,
+    TakeRows,
+)
+from trimaran.kernels.rope import rope_table
+from trimaran.kernels.step import ExecutorOptions, StepInputs, StepOutputs
+from trimaran.kernels.validate import check_options, check_weights
+from trimaran.kernels.weights import Weight
+
+try:
+    from trimaran import _native
+except ImportError as error:  # installed without its compiled part
+    raise UnsupportedError(f"the native executor was not built ({error}); use the executor 'reference'") from error
+
+NONE = -1  # the core's "no such part"
+
+
+class NativeExecutor:
+    """Runs a program on the CPU, with AVX-512 VNNI, AVX2 or plain C++.
+
+    ``TRIMARAN_ISA`` forces one of them. Weights are packed once; the arrays that were given are not kept. Raises
+    ``CheckpointError`` for weights that do not fit the program, ``UnsupportedError`` for shapes that the kernels do
+    not have, ``ConfigError`` for bad options.
+    """
+
+    name = "native"
+
+    def __init__(self, program: Program, weights: Mapping[str, Weight], options: ExecutorOptions) -> None:
+        check_options(options)
+        check_weights(program, weights)
+        _check_shapes(program, weights)
+        self.isa = choose_isa(os.environ)
+        self.threads = options.threads or len(os.sched_getaffinity(0))
+        self.num_pages = options.num_pages
+        self.page_size = options.page_size
+        self._vocab = program.vocab
+        self._core: _native.Program | None = _Assembly(program, weights, options, self.isa, self.threads).core
+        self.weight_bytes = self._core.weight_bytes
+        self.kv_bytes = self._core.kv_bytes
+        self._greedy = self._core.greedy_view()
+        self._logits = self._core.logits_view()
+
+    def run(self, step: StepInputs) -> StepOutputs:
+        """See ``Executor.run``. ``ValueError`` names the first input out of range, ``TypeError`` a wrong dtype."""
+        if self._core is None:
+            raise ValueError("the executor is closed")
+        self._core.run(
+            step.tokens, step.starts, step.contexts, step.slots, step.page_table, step.logits_rows, step.want_logits
+        )
+        rows = len(step.logits_rows)
+        return StepOutputs(self._greedy[:rows].copy(), self._logits[:rows, : self._vocab] if step.want_logits else None)
+
+    def close(self) -> None:
+        """Ends the threads and frees the memory, unless logits of the last step are still held."""
+        self._core = None
+        self._greedy = np.zeros(0, np.int32)
+        self._logits = np.zeros((0, 0), np.float32)
+
+
+def choose_isa(environ: Mapping[str, str]) -> str:
+    """The instruction set to run: what ``TRIMARAN_ISA`` says, or the best that this processor has."""
+    usable = _native.usable_isas()
+    asked = environ.get("TRIMARAN_ISA")
+    if not asked:
+        return usable[0]
+    if asked not in usable:
+        raise ConfigError(f"TRIMARAN_ISA={asked!r} is not usable on this machine; choose one of {', '.join(usable)}")
+    return asked
+
+
+def _check_shapes(program: Program, weights: Mapping[str, Weight]) -> None:
+    for spec in program.weights.values():
+        if not spec.matrix:
+            continue
+        fmt, inputs = weights[spec.name].fmt, spec.shape[1]
+        multiple = GROUP if fmt.quantised else 2
+        if inputs % multiple:
+            raise UnsupportedError(
+                f"{spec.name} has {inputs} inputs; as {fmt} the native executor needs a multiple of {multiple}"
+            )
+    cache = program.cache
+    if cache.head_dim % 16:
+        raise UnsupportedError(f"head_dim {cache.head_dim} is not a multiple of 16, as the native executor needs")
+    for op in program.ops:
+        if isinstance(op, Attention):
+            assert (op.kv_heads, op.head_dim) == (cache.kv_heads, cache.head_dim), op
+            assert op.heads % op.kv_heads == 0, op
+            assert op.rope.dims % 2 == 0, op
+            assert op.rope.dims <= op.head_dim, op
+
+
+class _Assembly:
+    """Builds the core of one executor: memory first, then op by op."""
+
+    def __init__(
+        self, program: Program, weights: Mapping[str, Weight], options: ExecutorOptions, isa: str, threads: int
+    ) -> None:
+        self._weights = weights
+        self._int8 = options.activations is ActivationFormat.INT8
+        ops = lower(program)
+        gated = [op for op in ops if isinstance(op, FusedLinear) and op.epilogue == "swiglu"]
+        self._paired = {name for op in gated for name in (op.weight, op.bias)}
+        self._matrices: dict[tuple[int, bool], int] = {}  # by weight object: a tied matrix is packed once
+        self._vectors: dict[str, int] = {}
+        self._ropes: dict[RopeSpec, int] = {}
+        self._positions = min(program.context, options.num_pages * options.page_size)
+        self.core = _native.Program(
+            isa=isa,
+            threads=threads,
+            vocab=program.vocab,
+            max_rows=options.max_rows,
+            max_sequences=options.max_sequences,
+            num_pages=options.num_pages,
+            page_size=options.page_size,
+            max_positions=self._positions,
+            int8_activations=self._int8,
+            kv_format=options.kv_format,
+            kv_layers=program.cache.layers,
+            kv_heads=program.cache.kv_heads,
+            head_dim=program.cache.head_dim,
+            weight_bytes=self._weight_bytes(program),
+        )
+        self._slots: Slots = plan_slots(ops)
+        self._buffers = [self.core.add_buffer(width, logits_rows) for width, logits_rows in self._slots.shapes]
+        previous: Lowered | None = None
+        for op in ops:
+            self._add(op, previous)
+            previous = op
+        self.core.finish()
+
+    def _weight_bytes(self, program: Program) -> int:
+        sizes = {}
+        for spec in program.weights.values():
+            weight, paired = self._weights[spec.name], spec.name in self._paired
+            fmt, inputs = (weight.fmt.value, spec.shape[1]) if spec.matrix else ("fp32", 1)  # a vector has one input
+            sizes[id(weight), paired] = _native.matrix_bytes(fmt, spec.shape[0], inputs, paired)
+        return sum(sizes.values())
+
+    def _buffer(self, buffer: Buffer) -> int:
+        return self._buffers[self._slots.of[buffer]]
+
+    def _matrix(self, name: str) -> int:
+        weight, paired = self._weights[name], name in self._paired
+        key = (id(weight), paired)
+        if key not in self._matrices:
+            rows, cols = weight.shape
+            self._matrices[key] = self.core.add_matrix(
+                weight.fmt,
+                rows,
+                cols,
+                np.ascontiguousarray(weight.data).view(np.uint8).reshape(rows, -1),
+                _terms(weight.scale),
+                _terms(weight.minimum),
+                paired,
+            )
+        return self._matrices[key]
+
+    def _vector(self, name: str | None) -> int:
+        if name is None:
+            return NONE
+        if name not in self._vectors:
+            self._vectors[name] = self.core.add_vector(dequantise(self._weights[name]), name in self._paired)
+        return self._vectors[name]
+
+    def _rope(self, spec: RopeSpec) -> int:
+        if spec not in self._ropes:
+            cos, sin = rope_table(spec, self._positions)
+            self._ropes[spec] = self.core.add_rope(cos, sin)
+        return self._ropes[spec]
+
+    def _add(self, op: Lowered, previous: Lowered | None) -> None:
+        match op:
+            case Embed():
+                self.core.embed(self._buffer(op.out), self._matrix(op.weight))
+            case RmsNorm():
+                self.core.rms_norm(self._buffer(op.out), self._buffer(op.x), self._vector(op.weight), op.eps)
+            case FusedLinear():
+                self._add_linear(op, previous)
+            case Attention():
+                self.core.attention(
+                    out=self._buffer(op.out),
+                    qkv=self._buffer(op.qkv),
+                    layer=op.layer,
+                    heads=op.heads,
+                    rope=self._rope(op.rope),
+                    scale=op.scale,
+                )
+            case SwiGLU():
+                self.core.swiglu(self._buffer(op.out), self._buffer(op.gate_up))
+            case Add():
+                self.core.add(self._buffer(op.out), self._buffer(op.a), self._buffer(op.b))
+            case TakeRows():
+                self.core.take_rows(self._buffer(op.out), self._buffer(op.x))
+            case Logits():
+                self.core.logits(self._buffer(op.x))
+            case Linear():
+                raise AssertionError("lowering leaves no plain linear")
+
+    def _add_linear(self, op: FusedLinear, previous: Lowered | None) -> None:
+        same = isinstance(previous, FusedLinear) and op.same_input(previous)
+        reuse = same and isinstance(previous, FusedLinear) and self._quantises(op) == self._quantises(previous)
+        self.core.linear(
+            out=NONE if op.epilogue == "logits" else self._buffer(op.out),
+            x=self._buffer(op.x),
+            weight=self._matrix(op.weight),
+            bias=self._vector(op.bias),
+            norm=NONE if op.norm is None else self._vector(op.norm.weight),
+            eps=0.0 if op.norm is None else op.norm.eps,
+            gather=op.gather,
+            epilogue=op.epilogue,
+            residual=NONE if op.residual is None else self._buffer(op.residual),
+            reuse=reuse,
+        )
+
+    def _quantises(self, op: FusedLinear) -> bool:
+        return self._int8 and self._weights[op.weight].fmt.quantised
+
+
+def _terms(values: npt.NDArray[np.float16] | None) -> npt.NDArray[np.uint16] | None:
+    return None if values is None else np.ascontiguousarray(values).view(np.uint16)

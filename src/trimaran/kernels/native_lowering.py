@@ -1,0 +1,173 @@
+"""Rewrites a program for the CPU executor: neighbouring ops become one, and buffers share memory.
+
+Fusion never changes what is computed, not even a rounding; it saves passes over memory and barriers between threads.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from trimaran.kernels.program import Add, Buffer, Linear, Logits, Op, Program, RmsNorm, SwiGLU, TakeRows
+
+Epilogue = Literal["store", "add", "swiglu", "logits"]
+
+
+@dataclass(frozen=True)
+class FusedLinear:
+    """``out = epilogue(norm(x[gathered rows]) @ weight.T + bias)``.
+
+    ========  ===================================================================
+    store     ``out = y``
+    add       ``out = residual + y``
+    swiglu    ``out = silu(gate) * up`` with ``y = [gate | up]``
+    logits    ``y`` is the step's result; ``out`` is only its shape
+    ========  ===================================================================
+    """
+
+    out: Buffer
+    x: Buffer
+    weight: str
+    bias: str | None = None
+    norm: RmsNorm | None = None
+    gather: bool = False
+    epilogue: Epilogue = "store"
+    residual: Buffer | None = None
+
+    def same_input(self, other: "FusedLinear") -> bool:
+        """Whether both multiply the same rows, prepared in the same way."""
+        return (self.x, self.norm, self.gather) == (other.x, other.norm, other.gather)
+
+
+Lowered = Op | FusedLinear
+
+
+def reads(op: Lowered) -> list[Buffer]:
+    """The buffers that an op reads."""
+    return [value for name, value in vars(op).items() if name != "out" and isinstance(value, Buffer)]
+
+
+def lower(program: Program) -> list[Lowered]:
+    """The program's ops with every fusion applied that its shape allows; an op that fits none stays as it is."""
+    graph = _Graph(program.ops)
+    lowered: list[Lowered] = []
+    for op in program.ops:
+        match op:
+            case Linear() if graph.tail(op) is None:
+                lowered.append(graph.fuse(op, None))
+            case Linear():
+                pass  # comes with its tail, when all that the tail reads is there
+            case Add() | SwiGLU() | Logits() if (head := graph.head(op)) is not None:
+                lowered.append(graph.fuse(head, op))
+            case RmsNorm() | TakeRows() if graph.folds(op):
+                pass  # the linears that read it do it themselves
+            case _:
+                lowered.append(op)
+    return lowered
+
+
+class _Graph:
+    """Who writes and who reads each buffer: a buffer has one writer."""
+
+    def __init__(self, ops: Sequence[Op]) -> None:
+        self._writer: dict[Buffer, Op] = {op.out: op for op in ops if not isinstance(op, Logits)}
+        self._readers: dict[Buffer, list[Op]] = {}
+        for op in ops:
+            for buffer in reads(op):
+                self._readers.setdefault(buffer, []).append(op)
+
+    def tail(self, linear: Linear) -> Op | None:
+        """The op that becomes ``linear``'s epilogue."""
+        match self._readers.get(linear.out):
+            case [Add() as add] if add.a != add.b and self._first_linear(add) is linear:
+                return add
+            case [SwiGLU() | Logits() as only]:
+                return only
+        return None
+
+    def head(self, op: Add | SwiGLU | Logits) -> Linear | None:
+        """The linear whose epilogue ``op`` becomes."""
+        for buffer in reads(op):
+            writer = self._writer.get(buffer)
+            if isinstance(writer, Linear) and self.tail(writer) is op:
+                return writer
+        return None
+
+    def _first_linear(self, add: Add) -> Linear | None:
+        """Of a sum of two linears only the first is fused."""
+        for buffer in (add.a, add.b):
+            writer = self._writer.get(buffer)
+            if isinstance(writer, Linear) and len(self._readers[buffer]) == 1:
+                return writer
+        return None
+
+    def folds(self, op: RmsNorm | TakeRows) -> bool:
+        """Whether all that read ``op``'s result are linears, which then prepare their input themselves."""
+        readers = self._readers.get(op.out, [])
+        if isinstance(op, TakeRows) and len(readers) == 1 and isinstance(readers[0], RmsNorm):
+            return self.folds(readers[0])
+        return bool(readers) and all(isinstance(reader, Linear) for reader in readers)
+
+    def fuse(self, linear: Linear, tail: Op | None) -> FusedLinear:
+        x, norm, gather = linear.x, None, False
+        writer = self._writer.get(x)
+        if isinstance(writer, RmsNorm) and self.folds(writer):
+            norm, x = writer, writer.x
+            writer = self._writer.get(x)
+        if isinstance(writer, TakeRows) and self.folds(writer):
+            gather, x = True, writer.x
+        match tail:
+            case Add():
+                residual = tail.b if tail.a == linear.out else tail.a
+                return FusedLinear(tail.out, x, linear.weight, linear.bias, norm, gather, "add", residual)
+            case SwiGLU():
+                return FusedLinear(tail.out, x, linear.weight, linear.bias, norm, gather, "swiglu")
+            case Logits():
+                return FusedLinear(linear.out, x, linear.weight, linear.bias, norm, gather, "logits")
+        return FusedLinear(linear.out, x, linear.weight, linear.bias, norm, gather)
+
+
+@dataclass(frozen=True)
+class Slots:
+    """Memory of a lowered program: a slot for each buffer that is written. Buffers of one slot have one shape."""
+
+    of: Mapping[Buffer, int]
+    shapes: tuple[tuple[int, bool], ...]  # width, logits rows
+
+
+def plan_slots(ops: Sequence[Lowered]) -> Slots:
+    """Gives buffers that do not live at the same time the same slot; a residual sum is written in place.
+
+    Only equal widths share: columns from the width up to the stride must stay zero.
+    """
+    last = {buffer: i for i, op in enumerate(ops) for buffer in reads(op)}
+    of: dict[Buffer, int] = {}
+    shapes: list[tuple[int, bool]] = []
+    free: list[int] = []
+    for i, op in enumerate(ops):
+        dying = [buffer for buffer in set(reads(op)) if last[buffer] == i]
+        if not (isinstance(op, Logits) or (isinstance(op, FusedLinear) and op.epilogue == "logits")):
+            shape = (op.out.width, op.out.logits_rows)
+            heir = _in_place(op)
+            if heir is not None and heir in dying:
+                dying.remove(heir)
+                of[op.out] = of[heir]
+            else:
+                of[op.out] = next((slot for slot in free if shapes[slot] == shape), len(shapes))
+                if of[op.out] == len(shapes):
+                    shapes.append(shape)
+                else:
+                    free.remove(of[op.out])
+            if op.out not in last:
+                dying.append(op.out)
+        free.extend(of[buffer] for buffer in dying)
+    return Slots(of, tuple(shapes))
+
+
+def _in_place(op: Lowered) -> Buffer | None:
+    """The input that ``op`` may overwrite: it reads each element just before it writes it, and nowhere else."""
+    match op:
+        case Add() if op.a != op.b:
+            return op.a
+        case FusedLinear() if op.residual is not None and op.residual != op.x:
+            return op.residual
+    return None
