@@ -24,7 +24,7 @@ MAX_BITS = 1 << 10  # of numbers that a template raises to a power
 _deadline: ContextVar[float] = ContextVar("deadline")
 
 
-class TemplateRefusal(TemplateError):
+class TemplateRefusedError(TemplateError):
     """The template called ``raise_exception``, or reached a limit: the text is meant for who sent the conversation."""
 
 
@@ -63,7 +63,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
 
 
 def run_template(template: Template, variables: dict[str, Any]) -> str:
-    """The template's output; raises ``TemplateRefusal`` past a limit, and whatever else the template's code raises."""
+    """The template's output; raises ``TemplateRefusedError`` past a limit, and whatever the template's code raises."""
     reset = _deadline.set(time.monotonic() + MAX_SECONDS)
     try:
         parts: list[str] = []
@@ -72,7 +72,7 @@ def run_template(template: Template, variables: dict[str, Any]) -> str:
             _check_time()
             size += len(part)
             if size > MAX_CHARACTERS:
-                raise TemplateRefusal(f"the conversation is rendered to more than {MAX_CHARACTERS} characters")
+                raise TemplateRefusedError(f"the conversation is rendered to more than {MAX_CHARACTERS} characters")
             parts.append(part)
         return "".join(parts)
     finally:
@@ -81,7 +81,7 @@ def run_template(template: Template, variables: dict[str, Any]) -> str:
 
 def _check_time() -> None:
     if time.monotonic() > _deadline.get():
-        raise TemplateRefusal(f"rendering the conversation takes more than {MAX_SECONDS:g} seconds")
+        raise TemplateRefusedError(f"rendering the conversation takes more than {MAX_SECONDS:g} seconds")
 
 
 def _bits(number: Any) -> float:
@@ -100,7 +100,7 @@ def _tojson(
 
 
 def _raise_exception(message: str) -> NoReturn:
-    raise TemplateRefusal(message)
+    raise TemplateRefusedError(message)
 
 
 def _strftime_now(layout: str) -> str:

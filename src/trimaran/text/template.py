@@ -8,12 +8,12 @@ of the text between the control tokens. A user who types ``<|im_end|>`` gets the
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from jinja2 import Template, TemplateSyntaxError, meta
+from jinja2 import Template, TemplateSyntaxError, nodes
 
 from trimaran.base.errors import CheckpointError, RequestError
 from trimaran.checkpoint.checkpoint import Checkpoint
 from trimaran.text.chat_messages import check_messages
-from trimaran.text.sandbox import ChatEnvironment, TemplateRefusal, run_template
+from trimaran.text.sandbox import ChatEnvironment, TemplateRefusedError, run_template
 from trimaran.text.template_source import find_sources
 from trimaran.text.tokenizer import Tokenizer
 
@@ -56,7 +56,7 @@ class ChatTemplate:
         try:
             text = run_template(template, variables)
         except Exception as error:  # the template is somebody's code and may raise anything
-            own_words = isinstance(error, TemplateRefusal)
+            own_words = isinstance(error, TemplateRefusedError)
             message = str(error) if own_words else f"the model's chat template failed: {error}"
             raise RequestError(message.replace(mark, ""), param="messages") from error
         ids: list[int] = []
@@ -74,11 +74,11 @@ _RESERVED = frozenset({"messages", "add_generation_prompt", "raise_exception", "
 
 
 def _compile(source: str) -> tuple[Template, frozenset[str]]:
-    """The template and the variables that it reads."""
+    """The template and the names that it reads."""
     environment = ChatEnvironment()
     try:
-        reads = meta.find_undeclared_variables(environment.parse(source))
-        return environment.from_string(source), frozenset(reads)
+        names = environment.parse(source).find_all(nodes.Name)
+        return environment.from_string(source), frozenset(name.name for name in names if name.ctx == "load")
     except TemplateSyntaxError as error:
         raise CheckpointError(f"the model's chat template is not valid Jinja, line {error.lineno}: {error}") from error
 

@@ -1,0 +1,58 @@
+"""Flags that several commands share: which model, how it runs, how tokens are chosen."""
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+
+class Weights(StrEnum):
+    AUTO = "auto"
+    FP32 = "fp32"
+    BF16 = "bf16"
+    INT8 = "int8"
+    INT4 = "int4"
+    INT4Z = "int4z"
+
+
+class Pages(StrEnum):
+    AUTO = "auto"
+    BF16 = "bf16"
+    FP32 = "fp32"
+
+
+Model = Annotated[str, typer.Argument(help="A name from `trimaran models`, a source or a path.", show_default=False)]
+
+MaxTokens = Annotated[int | None, typer.Option(min=1, metavar="N", help="Most tokens to generate.")]
+Temperature = Annotated[float, typer.Option(min=0, help="0 always takes the likeliest token.")]
+TopP = Annotated[float, typer.Option(help="Choose among the likeliest tokens of this total probability.")]
+TopK = Annotated[int, typer.Option(help="Choose among the K likeliest tokens; 0: all.")]
+MinP = Annotated[float, typer.Option(help="Drop tokens below this share of the likeliest one.")]
+RepetitionPenalty = Annotated[float, typer.Option(help="Above 1: tokens seen before become less likely.")]
+Seed = Annotated[int | None, typer.Option(help="Makes the result repeatable.", show_default=False)]
+Stop = Annotated[
+    list[str] | None, typer.Option(metavar="TEXT", help="End before this text (repeatable).", show_default=False)
+]
+
+Executor = Annotated[str, typer.Option(help="What computes: native, reference or null.")]
+Threads = Annotated[int, typer.Option(min=0, help="Compute threads; 0: one per core.")]
+WeightFormat = Annotated[Weights, typer.Option(help="How weights are held; auto: as in the file.")]
+KVCacheDtype = Annotated[Pages, typer.Option("--kv-cache-dtype", help="How keys and values are held; auto: bf16.")]
+MaxModelLen = Annotated[
+    int | None, typer.Option(min=2, metavar="TOKENS", help="Context length; default: the model's.", show_default=False)
+]
+Offline = Annotated[bool, typer.Option("--offline", help="Open no socket: take the model from the cache or fail.")]
+
+
+def engine_options(
+    executor: str, threads: int, weights: Weights, pages: Pages, max_model_len: int | None
+) -> dict[str, Any]:
+    """The flags as options of ``LLM``, for one user: a sequence runs at a time, with as many choices as fit a step."""
+    return {
+        "executor": executor,
+        "threads": threads,
+        "weight_format": None if weights is Weights.AUTO else weights.value,
+        "kv_format": "bf16" if pages is Pages.AUTO else pages.value,
+        "max_model_len": max_model_len,
+        "max_num_seqs": 4,
+    }
