@@ -5,6 +5,8 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from trimaran.base.errors import CheckpointError
 from trimaran.base.formats import ActivationFormat, KVFormat, WeightFormat
@@ -97,6 +99,24 @@ def test_neighbours_do_not_change_a_bit(options: ExecutorOptions) -> None:
     before, after = Rows(random_tokens(20, 2), 0, [1, 2]), Rows(random_tokens(50, 3), 0, [4, 5, 6, 8])
     together = logits(runner, before, Rows(PROMPT, 0, PAGES), after)
     assert together[20:65].tobytes() == alone.tobytes()
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    cuts=st.sets(st.integers(1, 44)).map(sorted),
+    lengths=st.lists(st.integers(1, 24), min_size=2, max_size=2),
+    place=st.integers(0, 2),
+)
+def test_any_cut_among_any_neighbours(cuts: list[int], lengths: list[int], place: int) -> None:
+    runner = executor(WeightFormat.INT4, FAST)
+    whole = logits(runner, Rows(PROMPT, 0, PAGES))
+    again, at = [5, 30, 9], 0
+    for end in [*cuts, len(PROMPT)]:
+        others = [Rows(random_tokens(n, n), 0, [20 + 2 * i, 21 + 2 * i]) for i, n in enumerate(lengths)]
+        first = sum(lengths[:place])
+        out = logits(runner, *others[:place], Rows(PROMPT[at:end], at, again), *others[place:])
+        assert out[first : first + end - at].tobytes() == whole[at:end].tobytes()
+        at = end
 
 
 def test_decode_of_several_sequences_continues_each_from_its_pages() -> None:

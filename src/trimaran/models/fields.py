@@ -21,28 +21,33 @@ class Fields:
         return self._values.get(key) is not None
 
     def integer(self, key: str, default: int | None = None) -> int:
+        """A whole number; true and false are none."""
         return int(self._required(key, self._get(key, int, "an integer"), default))
 
     def number(self, key: str, default: float | None = None) -> float:
+        """A whole or real number."""
         return float(self._required(key, self._get(key, (int, float), "a number"), default))
 
     def text(self, key: str, default: str | None = None) -> str:
+        """A string."""
         return str(self._required(key, self._get(key, str, "a string"), default))
 
     def flag(self, key: str, default: bool | None = None) -> bool:
+        """True or false."""
         return bool(self._required(key, self._get(key, bool, "true or false"), default))
 
     def optional_integer(self, key: str) -> int | None:
+        """A whole number, or ``None`` where the key is absent."""
         value = self._get(key, int, "an integer")
         return None if value is None else int(value)
 
     def optional_mapping(self, key: str) -> Self | None:
-        """The object under ``key`` as fields of its own."""
+        """The object under ``key`` as fields of its own, or ``None`` where the key is absent."""
         value = self._get(key, Mapping, "an object")
         return None if value is None else type(self)(value, f"{self._where}: {key}")
 
     def token_ids(self, key: str) -> frozenset[int]:
-        """One token id, a list of them, or none."""
+        """The token ids under ``key``, which holds one, a list of them, or nothing."""
         value = self._get(key, (int, list), "a token id or a list of them")
         ids = value if isinstance(value, list) else [] if value is None else [value]
         if not all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in ids):
