@@ -112,11 +112,12 @@ double dot_generic(int rounds) {
 // One chain a register, 4 to 15, fed from register 0; written as assembly, for compilers keep an array of them in
 // memory.
 #define TRIMARAN_CHAIN(OP, R, N) OP " %%" R "0, %%" R "0, %%" R N "\n\t"
-#define TRIMARAN_CHAINS(OP, R)                                                                                       \
-  TRIMARAN_CHAIN(OP, R, "4")                                                                                         \
-  TRIMARAN_CHAIN(OP, R, "5") TRIMARAN_CHAIN(OP, R, "6") TRIMARAN_CHAIN(OP, R, "7") TRIMARAN_CHAIN(OP, R, "8")        \
-      TRIMARAN_CHAIN(OP, R, "9") TRIMARAN_CHAIN(OP, R, "10") TRIMARAN_CHAIN(OP, R, "11") TRIMARAN_CHAIN(OP, R, "12") \
-          TRIMARAN_CHAIN(OP, R, "13") TRIMARAN_CHAIN(OP, R, "14") TRIMARAN_CHAIN(OP, R, "15")
+#define TRIMARAN_CHAINS(OP, R)                                                                                        \
+  TRIMARAN_CHAIN(OP, R, "4")                                                                                          \
+  TRIMARAN_CHAIN(OP, R, "5")                                                                                          \
+  TRIMARAN_CHAIN(OP, R, "6") TRIMARAN_CHAIN(OP, R, "7") TRIMARAN_CHAIN(OP, R, "8") TRIMARAN_CHAIN(OP, R, "9")         \
+      TRIMARAN_CHAIN(OP, R, "10") TRIMARAN_CHAIN(OP, R, "11") TRIMARAN_CHAIN(OP, R, "12") TRIMARAN_CHAIN(OP, R, "13") \
+          TRIMARAN_CHAIN(OP, R, "14") TRIMARAN_CHAIN(OP, R, "15")
 #define TRIMARAN_CHAIN_LOOP(OP, R)            \
   asm volatile("vzeroall" ::: TRIMARAN_USED); \
   for (int r = 0; r < rounds; ++r) asm volatile(TRIMARAN_CHAINS(OP, R)::: TRIMARAN_USED)
@@ -220,7 +221,8 @@ NB_MODULE(_probe, m) {
   namespace nb = nanobind;
   m.doc() = "Measures what this machine can do at best.";
   m.def("read_seconds", &read_seconds, nb::arg("footprint"), nb::arg("threads"), nb::arg("passes"),
-        nb::call_guard<nb::gil_scoped_release>(), "Seconds of each pass that reads `footprint` bytes, split over `threads`.");
+        nb::call_guard<nb::gil_scoped_release>(),
+        "Seconds of each pass that reads `footprint` bytes, split over `threads`.");
   m.def("multiply_rate", &multiply_rate, nb::arg("int8"), nb::arg("threads"), nb::arg("passes"),
         nb::call_guard<nb::gil_scoped_release>(),
         "Operations a second of each pass (a multiply-add is two): int8 dot products, or float32 FMA.");
