@@ -16,9 +16,9 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 import zmq
@@ -60,7 +60,8 @@ class EngineProcess:
         self._process: asyncio.subprocess.Process | None = None
         self._exit: asyncio.Task[Exit] | None = None
         self._stopping = False
-        self._iterating = False
+        self._receiving = False
+        self._rest: deque[list[FromEngine]] = deque()  # what had arrived and not been consumed when ``stop`` returned
         self._heard = time.monotonic()
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(FromEngineBatch)
@@ -105,20 +106,23 @@ class EngineProcess:
             raise self._death()
         await self._socket.send(self._encoder.encode(ToEngineBatch(list(messages))))
 
-    async def __aiter__(self) -> AsyncIterator[list[FromEngine]]:
-        """Yields batches as they arrive. One consumer; ends after ``stop``, raises ``EngineDiedError`` on death."""
-        assert not self._iterating, "one consumer at a time"
-        self._iterating = True
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> list[FromEngine]:
+        """The next batch. Ends after ``stop``, raises ``EngineDiedError`` after a death; one consumer at a time."""
+        assert not self._receiving, "one consumer at a time"
+        self._receiving = True
         try:
-            while (batch := await self._receive()) is not None:
-                if batch:
-                    yield batch
-            if not self._stopping:
-                raise self._death()
+            batch = await self._receive()
         finally:
-            self._iterating = False
-            if self.exited.done():
-                self._close()
+            self._receiving = False
+        if batch is not None:
+            return batch
+        self._close()
+        if self._stopping:
+            raise StopAsyncIteration
+        raise self._death()
 
     async def stop(self, deadline: float = 5.0) -> int:
         """Lets requests finish for ``deadline`` seconds, then cancels them; SIGTERM and SIGKILL follow if need be.
@@ -131,7 +135,9 @@ class EngineProcess:
             await self.send(Stop(deadline=deadline))
             await asyncio.wait({self._exit}, timeout=deadline + KILL_GRACE)
         await self._kill()
-        if not self._iterating:  # else the consumer drains the socket and closes it
+        if not self._receiving:  # else the consumer reads to the end and closes
+            while (batch := await self._receive()) is not None:
+                self._rest.append(batch)
             self._close()
         return (await self._exit).code
 
@@ -167,18 +173,24 @@ class EngineProcess:
 
     async def _receive(self) -> list[FromEngine] | None:
         """The next batch; None once the worker has ended and everything that it sent has been read."""
-        exit_task = self.exited
-        if not exit_task.done():
-            waiting = asyncio.ensure_future(self._socket.poll())
+        if self._context.closed:
+            return self._rest.popleft() if self._rest else None
+        ended = self.exited
+        while not ended.done():
+            arrival = asyncio.ensure_future(self._socket.poll())
             try:
-                await asyncio.wait({waiting, exit_task}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({arrival, ended}, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                waiting.cancel()
-        # After the exit, what the worker flushed may still be on its way through ZeroMQ's own thread.
-        if not await self._socket.poll(DRAIN_MILLISECONDS if exit_task.done() else 0):
-            return None if exit_task.done() else []
+                arrival.cancel()
+            if arrival.done() and not arrival.cancelled():
+                return await self._read()
+        # What the worker flushed before its end may still be on its way through ZeroMQ's own thread.
+        return await self._read() if await self._socket.poll(DRAIN_MILLISECONDS) else None
+
+    async def _read(self) -> list[FromEngine]:
+        batch = self._decoder.decode(await self._socket.recv())
         self._heard = time.monotonic()
-        return self._decoder.decode(await self._socket.recv()).messages
+        return batch.messages
 
     async def _watch(self, process: asyncio.subprocess.Process) -> Exit:
         assert process.stderr is not None

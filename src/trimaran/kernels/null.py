@@ -7,8 +7,8 @@ servers and pools look for. It computes nothing else, so that many workers fit o
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -21,8 +21,7 @@ UInt64 = npt.NDArray[np.uint64]
 PEAK = 12.0  # the greedy token's logit; the others lie in [0, 10)
 
 
-@dataclass(frozen=True)
-class NullModel:
+class NullModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the null executor pretends to be.
 
     A step takes ``step_seconds + rows * token_seconds``. With ``eos_id`` set, one answer in ``eos_one_in`` is that

@@ -1,0 +1,151 @@
+from collections import Counter
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    MultipleResults,
+    RuleBasedStateMachine,
+    consumes,
+    invariant,
+    multiple,
+    precondition,
+    rule,
+)
+
+from trimaran.engine.pages import NULL_PAGE, PagePool, PageRef, PageState
+
+PAGES = 6
+
+
+class Pool(RuleBasedStateMachine):
+    """The pool against a model that remembers who was given what."""
+
+    writing = Bundle("writing")
+    sealed = Bundle("sealed")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = PagePool(PAGES)
+        self.held: Counter[PageRef] = Counter()
+        self.keys: dict[PageRef, bytes] = {}
+        self.seen_tags: set[int] = set()
+
+    @precondition(lambda self: self.pool.available)
+    @rule(target=writing, owner=st.sampled_from("ab"))
+    def allocate(self, owner: str) -> PageRef:
+        ref = self.pool.allocate(owner)
+        assert ref.page != NULL_PAGE
+        assert ref.tag not in self.seen_tags, "tags are never used twice"
+        assert all(ref.page != other.page for other in self.held), "the page is held already"
+        self.seen_tags.add(ref.tag)
+        self.held[ref] += 1
+        assert self.pool.owners[ref.page] == owner
+        return ref
+
+    @rule(target=sealed, ref=consumes(writing), key=st.sampled_from([b"k1", b"k2", b"k3"]))
+    def seal(self, ref: PageRef, key: bytes) -> PageRef:
+        self.pool.seal(ref, key)
+        self.keys[ref] = key
+        assert self.pool.owners[ref.page] == key
+        return ref
+
+    @rule(target=sealed, key=st.sampled_from([b"k1", b"k2", b"k3"]))
+    def find(self, key: bytes) -> PageRef | MultipleResults[PageRef]:
+        expected = self.pool.has(key)
+        ref = self.pool.find(key)
+        assert (ref is not None) == expected
+        if ref is None:
+            return multiple()
+        assert self.keys[ref] == key, "found under another page's key, or a page that has changed hands"
+        assert self.pool.state(ref.page) is PageState.SEALED
+        self.held[ref] += 1
+        return ref
+
+    @rule(ref=sealed)
+    def forget(self, ref: PageRef) -> None:
+        self.pool.forget(ref)
+
+    @rule(ref=consumes(writing) | consumes(sealed))
+    def release(self, ref: PageRef) -> None:
+        self.pool.release(ref)
+        self.held[ref] -= 1
+        if not self.held[ref]:
+            del self.held[ref]
+
+    @invariant()
+    def conserves(self) -> None:
+        self.pool.check()
+        assert self.pool.available == PAGES - len({ref.page for ref in self.held})
+        for ref, count in self.held.items():
+            assert self.pool.tags[ref.page] == ref.tag, "a held page changed hands"
+            assert self.pool.references(ref.page) == count
+
+
+TestPool = Pool.TestCase
+TestPool.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+def test_a_sealed_page_stays_findable_until_its_memory_is_needed():
+    pool = PagePool(2)
+    first, second = pool.allocate("s"), pool.allocate("s")
+    pool.seal(first, b"1")
+    pool.seal(second, b"2")
+    pool.release(second)
+    pool.release(first)
+    assert (pool.free, pool.cached) == (0, 2)
+    pool.allocate("t")
+    assert pool.has(b"1"), "released last, taken last"
+    assert not pool.has(b"2")
+
+
+def test_taking_a_page_by_prefix_keeps_its_tag_and_freeing_clears_it():
+    pool = PagePool(1)
+    ref = pool.allocate("s")
+    pool.seal(ref, b"k")
+    pool.release(ref)
+    assert pool.find(b"k") == ref
+    pool.release(ref)
+    again = pool.allocate("t")
+    assert again.page == ref.page
+    assert again.tag > ref.tag
+    pool.release(again)
+    assert pool.tags[again.page] == 0
+
+
+def test_the_second_page_with_a_key_is_freed_with_its_holder():
+    pool = PagePool(2)
+    first, second = pool.allocate("s"), pool.allocate("t")
+    pool.seal(first, b"k")
+    pool.seal(second, b"k")
+    pool.release(second)
+    assert pool.free == 1
+    assert pool.find(b"k") == first
+
+
+def test_an_unfindable_page_is_freed_at_once():
+    pool = PagePool(1)
+    ref = pool.allocate("s")
+    pool.seal(ref, b"k", findable=False)
+    assert not pool.has(b"k")
+    pool.release(ref)
+    assert pool.free == 1
+
+
+def test_a_stale_reference_is_refused():
+    pool = PagePool(1)
+    ref = pool.allocate("s")
+    pool.release(ref)
+    pool.allocate("t")
+    with pytest.raises(AssertionError, match="not held"):
+        pool.release(ref)
+    with pytest.raises(AssertionError, match="not held"):
+        pool.seal(ref, b"k")
+
+
+def test_check_finds_a_lost_page():
+    pool = PagePool(2)
+    pool._free.pop()
+    with pytest.raises(AssertionError):
+        pool.check()

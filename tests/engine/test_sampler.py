@@ -1,0 +1,139 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trimaran.base.errors import RequestError
+from trimaran.base.sampling import SamplingParams
+from trimaran.engine.filters import uniform
+from trimaran.engine.sampler import Sampler
+
+VOCAB = 400
+STOPS = frozenset({5})
+
+
+def sampler(key: int = 0, prompt: tuple[int, ...] = (1, 2), **params) -> Sampler:
+    return Sampler(SamplingParams(**params), prompt=list(prompt), vocab=VOCAB, stops=STOPS, key=key)
+
+
+def logits(seed: int = 0, spread: float = 2.0) -> np.ndarray:
+    return (np.random.default_rng(seed).standard_normal(VOCAB) * spread).astype(np.float32)
+
+
+def pick(s: Sampler, row: np.ndarray, position: int = 10, output_length: int = 0) -> int:
+    return s.pick(row, position=position, output_length=output_length).id
+
+
+def naive(row, *, key, position, temperature, k, p, min_p) -> int:
+    """The definition, in float64: sort, filter one after the other, invert the running sum."""
+    order = sorted(range(len(row)), key=lambda i: (-row[i], i))
+    if k:
+        order = order[:k]
+    weights = np.exp((row[order].astype(np.float64) - row[order[0]]) / temperature)
+    if p < 1:
+        keep = int(np.searchsorted(np.cumsum(weights), p * weights.sum())) + 1
+        order, weights = order[:keep], weights[:keep]
+    weights[weights < min_p] = 0
+    if not k and p == 1:  # unfiltered rows are walked in order of ids
+        by_id = np.argsort(order)
+        order, weights = [order[i] for i in by_id], weights[by_id]
+    running = np.cumsum(weights)
+    return order[int(np.searchsorted(running, uniform(key, position) * running[-1], side="right"))]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.integers(0, 2**64 - 1),
+    st.sampled_from([0.2, 0.7, 1.0, 1.8]),
+    st.sampled_from([0, 1, 5, 50, 1000]),
+    st.sampled_from([0.05, 0.5, 0.9, 1.0]),
+    st.sampled_from([0.0, 0.05, 0.5]),
+)
+def test_draws_equal_the_definition(key, temperature, k, p, min_p):
+    row = logits(key % 7)
+    got = pick(sampler(key, temperature=temperature, top_k=k, top_p=p, min_p=min_p), row)
+    filtered = 0 if k >= VOCAB else k
+    assert got == naive(row, key=key, position=10, temperature=temperature, k=filtered, p=p, min_p=min_p)
+
+
+def test_greedy_is_the_arg_max_and_reads_no_logits_unless_it_must():
+    assert not sampler(temperature=0).reads_logits
+    assert sampler(temperature=0, logprobs=0).reads_logits
+    assert sampler().reads_logits
+    assert pick(sampler(temperature=0, logprobs=0), logits()) == int(logits().argmax())
+
+
+@pytest.mark.parametrize("temperature", [1e-30, 1e-5])
+def test_a_tiny_temperature_is_greedy(temperature):
+    assert all(pick(sampler(key, temperature=temperature), logits()) == logits().argmax() for key in range(50))
+
+
+def test_draws_follow_the_softmax():
+    row = logits(3)
+    counts = np.bincount([pick(sampler(9), row, position=i) for i in range(20_000)], minlength=VOCAB)
+    expected = np.exp(row - row.max())
+    expected /= expected.sum()
+    assert np.abs(counts / 20_000 - expected).sum() < 0.12
+
+
+def test_top_k_minus_one_and_zero_are_off():
+    row = logits()
+    assert [pick(sampler(i, top_k=-1), row) for i in range(20)] == [pick(sampler(i), row) for i in range(20)]
+
+
+def test_the_row_is_not_modified():
+    row = logits()
+    before = row.copy()
+    s = sampler(temperature=0.7, presence_penalty=1.0, logit_bias={3: 5.0}, min_tokens=4, top_p=0.9, logprobs=3)
+    pick(s, row)
+    np.testing.assert_array_equal(row, before)
+
+
+def test_bias_moves_the_choice():
+    assert pick(sampler(temperature=0, logit_bias={17: 100.0}), logits()) == 17
+    best = int(logits().argmax())
+    assert pick(sampler(temperature=0, logit_bias={best: -100.0}), logits()) != best
+
+
+def test_stop_tokens_are_masked_until_min_tokens():
+    row = logits()
+    row[5] = 50
+    s = sampler(temperature=0, min_tokens=2)
+    assert [pick(s, row, output_length=n) == 5 for n in range(4)] == [False, False, True, True]
+
+
+def test_penalties_remember_the_output():
+    row = logits()
+    s = sampler(temperature=0, frequency_penalty=2.0)
+    picks = [pick(s, row) for _ in range(12)]
+    assert len(set(picks)) > 1
+    assert picks[0] == row.argmax()
+    no_output_yet = sampler(temperature=0, presence_penalty=2.0, prompt=(int(row.argmax()),))
+    assert pick(no_output_yet, row) == row.argmax(), "presence looks at the output only"
+    repeated = sampler(temperature=0, repetition_penalty=5.0, prompt=(int(row.argmax()),))
+    assert pick(repeated, row) != row.argmax(), "repetition looks at the prompt too"
+
+
+def test_logprobs_are_those_of_the_model_before_any_option():
+    row = logits()
+    exact = row.astype(np.float64) - row.max()
+    exact -= np.log(np.exp(exact).sum())
+    s = sampler(temperature=0.3, top_k=1, logit_bias={40: 100.0}, presence_penalty=2.0, logprobs=5)
+    token = s.pick(row, position=0, output_length=0)
+    assert token.id == 40
+    assert token.logprob == pytest.approx(exact[40], abs=1e-5)
+    order = np.argsort(-exact, kind="stable")[:5]
+    assert token.top is not None
+    assert [i for i, _ in token.top] == order.tolist()
+    assert [value for _, value in token.top] == pytest.approx(exact[order].tolist(), abs=1e-5)
+    assert sampler(temperature=0, logprobs=0).pick(row, position=0, output_length=0).top == []
+
+
+def test_negative_seeds_are_seeds():
+    assert pick(sampler(-1), logits()) == pick(sampler(2**64 - 1), logits())
+
+
+def test_ids_outside_the_vocabulary_are_refused():
+    for options in ({"logit_bias": {VOCAB: 1.0}}, {"stop_token_ids": (VOCAB,)}):
+        with pytest.raises(RequestError, match=str(VOCAB)):
+            sampler(**options)

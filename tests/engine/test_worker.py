@@ -1,0 +1,118 @@
+"""The worker's loop in this process; as a process of its own it is tested with the host."""
+
+import time
+
+import pytest
+
+from trimaran.base.messages import (
+    BEAT_SECONDS,
+    Beat,
+    Cancel,
+    Failed,
+    FromEngine,
+    Started,
+    Stop,
+    Submit,
+    ToEngine,
+    Tokens,
+)
+from trimaran.engine.worker import Stopping, serve, take
+
+from .driving import greedy, null_engine
+
+
+class Script:
+    """A channel whose host says one batch after the other, whenever it is asked, and then stops."""
+
+    def __init__(self, *batches: list[ToEngine], deaf_for: int = 0) -> None:
+        self.batches = list(batches)
+        self.deaf_for = deaf_for
+        self.sent: list[FromEngine] = []
+
+    def receive(self, wait: float) -> list[ToEngine]:
+        assert 0 <= wait <= BEAT_SECONDS
+        return self.batches.pop(0) if self.batches else [Stop(60)]
+
+    def send(self, messages: list[FromEngine]) -> bool:
+        if self.deaf_for:
+            self.deaf_for -= 1
+            return False
+        self.sent += messages
+        return True
+
+
+def ends(script: Script) -> dict[str, str | None]:
+    return {m.id: m.finish for m in script.sent if isinstance(m, Tokens) and m.finish}
+
+
+def test_it_greets_answers_and_finishes_before_it_stops():
+    script = Script([Submit("a", [1], greedy(5))])
+    serve(null_engine(), script, Stopping())
+    assert isinstance(script.sent[0], Started)
+    assert ends(script) == {"a": "length"}
+    assert any(isinstance(message, Beat) for message in script.sent)
+
+
+def test_what_arrives_together_is_taken_in_before_the_next_step():
+    script = Script([Submit("a", [1], greedy(5)), Submit("b", [1], greedy(5)), Cancel("a")])
+    serve(null_engine(), script, Stopping())
+    assert ends(script) == {"a": "cancelled", "b": "length"}
+    assert next(m for m in script.sent if isinstance(m, Tokens)).id == "a"
+
+
+def test_a_host_that_does_not_read_delays_messages_and_loses_none():
+    script = Script([Submit("a", [1], greedy(5))])
+    engine = null_engine()
+    original = script.send
+
+    def slow(messages: list[FromEngine]) -> bool:
+        script.deaf_for = 0 if script.deaf_for else 2
+        return original(messages)
+
+    script.send = slow  # type: ignore[method-assign]
+    serve(engine, script, Stopping())
+    assert sum(len(m.tokens) for m in script.sent if isinstance(m, Tokens)) == 5
+
+
+def test_a_deadline_that_has_passed_ends_the_wait_for_a_deaf_host():
+    script = Script([Submit("a", [1], greedy(100)), Stop(0)], deaf_for=10**9)
+    stopping = Stopping()
+    engine = null_engine()
+    serve(engine, script, stopping)
+    assert stopping.due
+
+
+def test_the_earlier_of_two_deadlines_counts():
+    stopping = Stopping()
+    assert not stopping.due
+    stopping.ask(100)
+    assert not stopping.due
+    stopping.ask(0)
+    stopping.ask(100)
+    assert stopping.due
+
+
+@pytest.mark.parametrize(
+    ("prompt", "kind", "code"),
+    [([], "RequestError", "invalid_value"), ([1] * 300, "ContextLengthError", "context_length_exceeded")],
+)
+def test_a_request_that_cannot_be_taken_is_answered_with_its_error(prompt, kind, code):
+    reply = take(null_engine(), Submit("a", prompt, greedy()), Stopping())
+    assert isinstance(reply, Failed)
+    assert (reply.id, reply.kind, reply.code) == ("a", kind, code)
+
+
+def test_a_full_queue_says_when_to_try_again():
+    engine = null_engine(max_waiting=1)
+    assert take(engine, Submit("a", [1], greedy()), Stopping()) is None
+    reply = take(engine, Submit("b", [1], greedy()), Stopping())
+    assert isinstance(reply, Failed)
+    assert reply.kind == "QueueFullError"
+    assert reply.retry_after
+
+
+def test_a_stopping_engine_takes_nothing_new():
+    stopping = Stopping(at=time.monotonic() + 100)
+    reply = take(null_engine(), Submit("a", [1], greedy()), stopping)
+    assert isinstance(reply, Failed)
+    assert reply.kind == "EngineDiedError"
