@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import psutil
 import pytest
@@ -48,9 +48,10 @@ def gone(pid: int) -> bool:
     return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
-async def wait_gone(pid: int) -> None:
-    while not gone(pid):
-        await asyncio.sleep(0.02)
+async def wait_until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 - another process cannot set an event
+            await asyncio.sleep(0.02)
 
 
 async def test_requests_are_answered_in_order_and_bad_ones_named():
@@ -139,12 +140,11 @@ async def test_sigterm_cancels_what_runs_and_exits_cleanly():
     await process.send(Submit("a", [1], SamplingParams()))
     await asyncio.sleep(0.1)
     os.kill(process.pid, signal.SIGTERM)
-    messages: list[FromEngine] = []
+    end = (await until_end(process, "a"))[-1]
+    assert isinstance(end, Tokens)
+    assert end.finish == "cancelled"
     with pytest.raises(EngineDiedError, match="code 0"):
-        async for batch in process:
-            messages += batch
-    [end] = [message for message in messages if isinstance(message, Tokens) and message.finish]
-    assert (end.id, end.finish) == ("a", "cancelled")
+        await until_end(process, "never")
 
 
 async def test_a_worker_that_refuses_its_configuration_says_why():
@@ -183,7 +183,7 @@ async def test_a_crash_at_start_shows_its_last_lines(worker):
 async def test_a_worker_that_does_not_come_up_is_not_left_behind(worker, monkeypatch, name):
     monkeypatch.setattr("trimaran.host.process.KILL_GRACE", 0.2)
     process = EngineProcess({}, module=worker(name))
-    with pytest.raises(EngineDiedError, match="not ready within 0.5 seconds"):
+    with pytest.raises(EngineDiedError, match=r"not ready within 0\.5 seconds"):
         await process.start(0.5)
     assert gone(process.pid)
 
@@ -192,8 +192,7 @@ async def test_a_cancelled_start_leaves_nothing_behind(worker, monkeypatch):
     monkeypatch.setattr("trimaran.host.process.KILL_GRACE", 0.2)
     process = EngineProcess({}, module=worker("hangs"))
     starting = asyncio.create_task(process.start(60))
-    while process._process is None:
-        await asyncio.sleep(0.02)
+    await wait_until(lambda: process._process is not None)
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting
@@ -225,7 +224,7 @@ async def test_the_engine_does_not_outlive_its_host(how):
     if how is not None:
         child.send_signal(how)
     await asyncio.to_thread(child.communicate)
-    await asyncio.wait_for(wait_gone(pid), 20)
+    await wait_until(lambda: gone(pid))
 
 
 async def test_the_socket_is_private_and_removed():
