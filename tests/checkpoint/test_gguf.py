@@ -162,6 +162,7 @@ WRONG: dict[str, tuple[bytes, str]] = {
         b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + text("k") + struct.pack("<IIQ", 9, 4, 1 << 20) + bytes(64),
         "ends within k",
     ),
+    "a huge key": (wrong(metadata=[("k" * 70000, "u8", 1)]), "key 0 has 70000 characters"),
     "a huge text": (
         b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", 2**64 - 1) + bytes(64),
         "string of 18446744073709551615 bytes",

@@ -76,13 +76,13 @@ def _read(path: Path, file: MappedFile) -> Checkpoint:
 def _read_metadata(cursor: Cursor, keys: int) -> dict[str, Any]:
     metadata: dict[str, Any] = {}
     for index in range(keys):
-        key = cursor.string(f"key {index}")
+        key = cursor.name(f"key {index}")
         if key in metadata:
             raise cursor.error(f"key {key!r} occurs twice")
         metadata[key] = cursor.value(key)
     if metadata.get("split.count", 0) not in (0, 1):
         raise cursor.error(
-            f"this is one of {metadata['split.count']} parts; merge them first (llama-gguf-split --merge)"
+            f"this is one of {metadata['split.count']!r:.60} parts; merge them first (llama-gguf-split --merge)"
         )
     return metadata
 
@@ -90,7 +90,7 @@ def _read_metadata(cursor: Cursor, keys: int) -> dict[str, Any]:
 def _read_spans(cursor: Cursor, metadata: dict[str, Any], count: int) -> list[TensorSpan]:
     alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
     if not isinstance(alignment, int) or alignment <= 0 or alignment % 8 != 0:
-        raise cursor.error(f"general.alignment is {alignment!r}; it must be a positive multiple of 8")
+        raise cursor.error(f"general.alignment is {alignment!r:.60}; it must be a positive multiple of 8")
     records = [_read_record(cursor, index) for index in range(count)]
     base = -(-cursor.pos // alignment) * alignment
     for name, _, _, offset in records:
@@ -100,7 +100,7 @@ def _read_spans(cursor: Cursor, metadata: dict[str, Any], count: int) -> list[Te
 
 
 def _read_record(cursor: Cursor, index: int) -> tuple[str, tuple[int, ...], StorageFormat, int]:
-    name = cursor.string(f"name of tensor {index}")
+    name = cursor.name(f"name of tensor {index}")
     what = f"tensor {name!r}"
     dims = cursor.u32(f"dimensions of {what}")
     if not 1 <= dims <= MAX_DIMS:

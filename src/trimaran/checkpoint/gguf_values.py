@@ -8,6 +8,7 @@ import numpy as np
 from trimaran.base.errors import CheckpointError
 from trimaran.checkpoint.mapping import MappedFile
 
+MAX_NAME = (1 << 16) - 1  # the format's limit for keys
 MAX_DEPTH = 4  # arrays within arrays
 MAX_ITEMS = 1 << 24  # of one array; the largest vocabularies have about 2^18 tokens and twice as many merges
 
@@ -57,8 +58,12 @@ class Cursor:
             raise self.error(f"{what} is {number}, more than the {limit} that are sensible")
         return number
 
-    def string(self, what: str) -> str:
-        return self._strings(1, what)[0]
+    def name(self, what: str) -> str:
+        """The name of a key or a tensor, which has at most ``MAX_NAME`` characters."""
+        name = self._string(what)
+        if len(name) > MAX_NAME:
+            raise self.error(f"{what} has {len(name)} characters, more than {MAX_NAME}")
+        return name
 
     def value(self, what: str) -> Any:
         """A typed value as a plain Python ``int``, ``float``, ``bool``, ``str`` or list of such."""
@@ -66,7 +71,7 @@ class Cursor:
 
     def _typed(self, kind: int, what: str, depth: int) -> Any:
         if kind == STRING:
-            return self.string(what)
+            return self._string(what)
         if kind == ARRAY:
             return self._array(what, depth + 1)
         if kind not in SCALARS:
@@ -90,6 +95,9 @@ class Cursor:
         items = np.frombuffer(self._buffer, np.dtype(layout.format), count, self.pos).tolist()
         self.pos += count * layout.size
         return self._bools(items, what) if kind == BOOL else items
+
+    def _string(self, what: str) -> str:
+        return self._strings(1, what)[0]
 
     def _strings(self, count: int, what: str) -> list[str]:
         """The hot path: a vocabulary has 10^5 strings, so this loop has no calls of ours in it."""
