@@ -104,7 +104,12 @@ class EngineProcess:
         """Sends messages in this order; raises ``EngineDiedError`` when the worker is gone."""
         if self._exit is None or self._exit.done():
             raise self._death()
-        await self._socket.send(self._encoder.encode(ToEngineBatch(list(messages))))
+        sent = asyncio.ensure_future(self._socket.send(self._encoder.encode(ToEngineBatch(list(messages)))))
+        if not sent.done():  # the worker is far behind, and may die before it catches up
+            await asyncio.wait({sent, self._exit}, return_when=asyncio.FIRST_COMPLETED)
+            if not sent.done():
+                sent.cancel()
+                raise self._death()
 
     def __aiter__(self) -> Self:
         return self
@@ -132,7 +137,8 @@ class EngineProcess:
         assert self._exit is not None, "stop needs a started process"
         self._stopping = True
         if not self._exit.done():
-            await self.send(Stop(deadline=deadline))
+            with contextlib.suppress(errors.EngineDiedError, TimeoutError):
+                await asyncio.wait_for(self.send(Stop(deadline=deadline)), KILL_GRACE)
             await asyncio.wait({self._exit}, timeout=deadline + KILL_GRACE)
         await self._kill()
         if not self._receiving:  # else the consumer reads to the end and closes
