@@ -93,12 +93,9 @@ def _read(response: httpx.Response) -> httpx.Response:
 
 
 def _demand_tls(request: httpx.Request) -> None:
-    scheme, address = request.url.scheme, shown(request.url)
-    if scheme == "https" or (scheme == "http" and _loopback(request.url.host)):
-        return
-    if scheme == "http":
-        raise SourceError(f"refusing {address}: without https anyone on the way could change the model")
-    raise SourceError(f"refusing {address}: models are fetched over https, not {scheme or 'an empty scheme'}")
+    scheme = request.url.scheme
+    if scheme != "https" and not (scheme == "http" and _loopback(request.url.host)):
+        raise SourceError(f"refusing {shown(request.url)}: without https:// anyone on the way could change the model")
 
 
 def _loopback(host: str) -> bool:
