@@ -8,15 +8,18 @@ from trimaran.base.errors import RequestError
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 
-def check_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def check_messages(messages: Sequence[Mapping[str, Any]], *, developer: bool) -> list[dict[str, Any]]:
     """Copies of the messages, with lists of text parts joined by line breaks: templates of text models want one string.
 
-    Roles are limited to those of the OpenAI API, since templates build control tokens out of them. Raises
-    ``RequestError`` that names the place.
+    Roles are limited to those of the OpenAI API, since templates build control tokens out of them; unless a template
+    knows ``developer``, it gets ``system`` for it. Raises ``RequestError`` that names the place.
     """
     if not messages:
         raise RequestError("a conversation needs at least one message", param="messages")
-    return [_check(message, f"messages[{index}]") for index, message in enumerate(messages)]
+    checked = [_check(message, f"messages[{index}]") for index, message in enumerate(messages)]
+    if not developer:
+        checked = [{**m, "role": "system"} if m["role"] == "developer" else m for m in checked]
+    return checked
 
 
 def _check(message: Any, where: str) -> dict[str, Any]:

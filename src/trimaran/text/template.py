@@ -5,7 +5,8 @@ message, tool or argument is broken up with a character that occurs nowhere else
 of the text between the control tokens. A user who types ``<|im_end|>`` gets the text "<|im_end|>".
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from jinja2 import Template, TemplateSyntaxError, nodes
@@ -26,7 +27,7 @@ class ChatTemplate:
     def __init__(self, sources: Mapping[str, str], tokenizer: Tokenizer) -> None:
         """``sources``: Jinja by name, ``default`` and perhaps ``tool_use``. Raises ``CheckpointError`` on bad Jinja."""
         self._tokenizer = tokenizer
-        self._templates = {name: _compile(source) for name, source in sources.items()}
+        self._templates = {name: _Compiled.of(source) for name, source in sources.items()}
 
     def render(
         self, messages: Sequence[Mapping[str, Any]], /, *, add_generation_prompt: bool = True, **kwargs: Any
@@ -43,18 +44,19 @@ class ChatTemplate:
                 code="no_chat_template",
             )
         name = "tool_use" if kwargs.get("tools") and "tool_use" in self._templates else "default"
-        template, reads = self._templates[name]
+        compiled = self._templates[name]
         for key, value in kwargs.items():
             if key in _RESERVED or key in self._tokenizer.named:
                 raise RequestError(f"the template argument {key!r} cannot be set", param=key)
-            if value is not None and key not in reads:
+            if value is not None and key not in compiled.reads:
                 raise RequestError(f"the model's chat template does not use {key!r}", param=key)
-        written = {"tools": None, "documents": None, **kwargs, "messages": check_messages(messages)}
+        checked = check_messages(messages, developer=compiled.knows_developers)
+        written = {"tools": None, "documents": None, **kwargs, "messages": checked}
         mark = _unused_character(written)
         written = _map_strings(written, lambda text: self._tokenizer.control.broken_up(text, mark))
         variables = {**self._tokenizer.named, **written, "add_generation_prompt": add_generation_prompt}
         try:
-            text = run_template(template, variables)
+            text = run_template(compiled.template, variables)
         except Exception as error:  # the template is somebody's code and may raise anything
             own_words = isinstance(error, TemplateRefusedError)
             message = str(error) if own_words else f"the model's chat template failed: {error}"
@@ -73,17 +75,25 @@ def open_template(checkpoint: Checkpoint, tokenizer: Tokenizer) -> ChatTemplate:
 _RESERVED = frozenset({"messages", "add_generation_prompt", "raise_exception", "strftime_now"})
 
 
-def _compile(source: str) -> tuple[Template, frozenset[str]]:
-    """The template and the names that it reads."""
-    environment = ChatEnvironment()
-    try:
-        names = environment.parse(source).find_all(nodes.Name)
-        return environment.from_string(source), frozenset(name.name for name in names if name.ctx == "load")
-    except TemplateSyntaxError as error:
-        raise CheckpointError(f"the model's chat template is not valid Jinja, line {error.lineno}: {error}") from error
+@dataclass(frozen=True)
+class _Compiled:
+    template: Template
+    reads: frozenset[str]  # names of variables
+    knows_developers: bool
+
+    @classmethod
+    def of(cls, source: str) -> "_Compiled":
+        environment = ChatEnvironment()
+        try:
+            names = environment.parse(source).find_all(nodes.Name)
+            reads = frozenset(name.name for name in names if name.ctx == "load")
+            return cls(environment.from_string(source), reads, "developer" in source)
+        except TemplateSyntaxError as error:
+            where = f"line {error.lineno}: {error}"
+            raise CheckpointError(f"the model's chat template is not valid Jinja, {where}") from error
 
 
-def _map_strings(value: Any, change: Any) -> Any:
+def _map_strings(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):

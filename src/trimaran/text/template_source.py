@@ -27,8 +27,8 @@ def find_sources(checkpoint: Checkpoint) -> dict[str, str]:
     templates = read_object(file)[0].get("chat_template") if file.is_file() else None
     if templates is None:
         return {}
-    if isinstance(templates, list):
-        return _texts({entry["name"]: entry["template"] for entry in templates})
+    if isinstance(templates, list) and all(isinstance(entry, dict) and "name" in entry for entry in templates):
+        return _texts({entry["name"]: entry.get("template") for entry in templates})
     return _texts({"default": templates})
 
 

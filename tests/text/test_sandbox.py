@@ -1,0 +1,77 @@
+import pytest
+from jinja2 import TemplateError
+from jinja2.exceptions import SecurityError
+
+from trimaran.text import sandbox
+from trimaran.text.sandbox import ChatEnvironment, TemplateRefusedError, run_template
+
+
+def render(source, **variables):
+    return run_template(ChatEnvironment().from_string(source), variables)
+
+
+def test_blocks_are_trimmed_as_templates_expect():
+    assert render("a\n    {% if true %}\nb\n    {% endif %}\nc") == "a\nb\nc"
+
+
+def test_json_is_not_escaped_for_html():
+    assert render("{{ x | tojson }}", x={"a": "<é> & 'b'"}) == '{"a": "<é> & \'b\'"}'
+    assert render("{{ x | tojson(indent=1, sort_keys=true) }}", x={"b": 1, "a": 2}) == '{\n "a": 2,\n "b": 1\n}'
+
+
+def test_loop_controls_and_generation_blocks():
+    source = (
+        "{% for i in x %}{% if i == 2 %}{% continue %}{% endif %}{% generation %}{{ i }}{% endgeneration %}{% endfor %}"
+    )
+    assert render(source, x=[1, 2, 3]) == "13"
+
+
+def test_the_time_can_be_asked():
+    assert render("{{ strftime_now('%Y') }}").isdigit()
+
+
+def test_a_refusal_has_the_templates_words():
+    with pytest.raises(TemplateRefusedError, match=r"^roles must alternate$"):
+        render("{{ raise_exception('roles must alternate') }}")
+
+
+@pytest.mark.parametrize(
+    "source", ["{{ ''.__class__ }}{{ ''.__class__.__mro__ }}", "{{ x.append(1) }}", "{{ x.__init__.__globals__ }}"]
+)
+def test_a_template_cannot_reach_out_or_change_its_input(source):
+    with pytest.raises(TemplateError):
+        render(source, x=[1])
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["{{ 'a' * 10**9 }}", "{{ 10**9 * 'a' }}", "{{ [0] * 10**9 }}", "{{ 9 ** (9 ** 9) }}", "{{ 2 ** 100000 }}"],
+)
+def test_a_template_cannot_fill_the_memory(source):
+    with pytest.raises(SecurityError):
+        render(source)
+
+
+def test_small_products_are_allowed():
+    assert render("{{ '-' * 3 }}{{ 2 ** 10 }}{{ 2.5 * 2 }}{{ 2 ** -1 }}") == "---10245.00.5"
+
+
+def test_output_has_a_limit(monkeypatch):
+    monkeypatch.setattr(sandbox, "MAX_CHARACTERS", 100)
+    assert len(render("{% for i in range(100) %}x{% endfor %}")) == 100
+    with pytest.raises(TemplateRefusedError, match="more than 100 characters"):
+        render("{% for i in range(101) %}x{% endfor %}")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+        "{% for i in range(99999) %}{{ x[0] }}{% endfor %}",
+        "{% for i in range(99999) %}{{ i * i }}{% endfor %}",
+    ],
+)
+def test_time_has_a_limit(monkeypatch, source):
+    monkeypatch.setattr(sandbox, "MAX_SECONDS", 0.01)
+    with pytest.raises(TemplateRefusedError, match="seconds"):
+        render(source, x=[1])
