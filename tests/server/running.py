@@ -2,7 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -54,8 +55,9 @@ class Running:
                 if self.http.get("/health").status_code == 200:
                     return
             except httpx.TransportError:
-                threading.Event().wait(0.02)
-        raise RuntimeError("the server did not start") from self._error
+                time.sleep(0.02)
+        self.join()
+        raise RuntimeError("the server ended before it was ready")
 
     def stop(self) -> None:
         """What SIGTERM does."""
@@ -84,13 +86,21 @@ class Running:
         return self.metric("trimaran_pages_free") + self.metric("trimaran_pages_cached")
 
 
+def eventually(true: Callable[[], bool]) -> None:
+    """Waits for ``true()``; metrics lag behind by one beat."""
+    until = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < until, "it never became true"
+        time.sleep(0.02)
+
+
 @contextmanager
 def running(
     path: Path, *, null: NullModel | None = None, engine: dict[str, Any] | None = None, **options: Any
 ) -> Iterator[Running]:
     """A ready server over the byte model; leaving stops it. ``options`` are those of ``trimaran serve``."""
     null = null or NullModel(vocab=VOCAB, context=2048, eos_id=END, eos_one_in=64)
-    settings = ServeOptions(model=str(path), timeout_graceful_shutdown=5.0, **options)
+    settings = ServeOptions(model=str(path), **{"timeout_graceful_shutdown": 5.0, **options})
     config = EngineConfig(
         executor="null",
         null=null,
@@ -99,10 +109,10 @@ def running(
         **{"kv_memory_bytes": 2**20, **(engine or {})},
     )
     server = Running(path, settings, config)
-    try:
+    with server.http:
         server.wait_ready()
-        yield server
-    finally:
-        server.stop()
-        server.join()
-        server.http.close()
+        try:
+            yield server
+        finally:
+            server.stop()
+            server.join()

@@ -19,6 +19,7 @@ from trimaran.server import errors, metrics
 from trimaran.server.connection import while_connected
 from trimaran.server.dataplane import DataPlane
 from trimaran.server.guards import Observe, ReadBody, RequireKey
+from trimaran.server.json_route import JsonRoute
 from trimaran.server.openai import chat, completions
 from trimaran.server.openai.identity import Identity, ModelCard
 from trimaran.server.openai.schema import ChatRequest, CompletionRequest, Generate
@@ -67,6 +68,7 @@ def create_app(service: Service, access: Access) -> ASGIApp:
     """The complete ASGI application of one server."""
     # No documentation pages: they would load scripts from elsewhere. /openapi.json has the same content.
     app = FastAPI(title="Trimaran", version=service.version.version, docs_url=None, redoc_url=None)
+    app.router.route_class = JsonRoute
     _add_probes(app, service)
     _add_openai(app, service)
     _add_errors(app)

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-import msgspec
-
 from trimaran.base import errors
 from trimaran.base.failures import error_of
+from trimaran.base.fanout import fan_out
 from trimaran.base.messages import Failed, Submit, Tokens
 from trimaran.base.sampling import SamplingParams
 from trimaran.server.choice import Choice, Piece, joined
@@ -165,14 +164,11 @@ class Run:
         self._submits: list[Submit] = []
         self._choices: dict[str, Choice] = {}
         stem = secrets.token_hex(8)
-        for index in range(len(generation.prompts) * sampling.n):
-            p, k = divmod(index, sampling.n)
-            # Choices of one prompt must differ: each draws from a seed of its own (as in vLLM).
-            seed = None if sampling.seed is None else sampling.seed + k
-            one = msgspec.structs.replace(sampling, n=1, seed=seed, stop=())
-            id_ = f"{stem}-{index}"
-            self._submits.append(Submit(id_, generation.prompts[p], one, generation.priority, generation.salt))
-            self._choices[id_] = Choice(index, plane.tokenizer, sampling)
+        for prompt in generation.prompts:
+            for one in fan_out(sampling):
+                index = len(self._submits)
+                self._submits.append(Submit(f"{stem}-{index}", prompt, one, generation.priority, generation.salt))
+                self._choices[self._submits[-1].id] = Choice(index, plane.tokenizer, sampling)
 
     async def __aenter__(self) -> Self:
         self._plane._admit(self, len(self._submits))

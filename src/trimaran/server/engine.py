@@ -65,6 +65,7 @@ class EngineLink:
         self._outbox: list[ToEngine] = []
         self._posted = asyncio.Event()
         self._why_down = "the engine has not started"
+        self._stopping = False
         self._tasks: list[asyncio.Task[None]] = []
         self.lost: asyncio.Future[errors.TrimaranError] = asyncio.get_running_loop().create_future()  # set on giving up
 
@@ -102,9 +103,12 @@ class EngineLink:
 
     async def stop(self, deadline: float) -> None:
         """Lets sequences finish for ``deadline`` seconds, cancels the rest and ends the process."""
+        self._stopping = True
         if self._process is not None:
             await self._process.stop(deadline)
-        for task in self._tasks:
+        elif self._tasks:
+            self._tasks[0].cancel()  # between two processes, or while one is being started
+        for task in self._tasks[1:]:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
@@ -141,11 +145,11 @@ class EngineLink:
             born = time.monotonic()
             try:
                 await self._receive(process)
-                self._down("the engine has been stopped")
-                return
             except errors.EngineDiedError as error:
                 log.error("%s", error)
-                self._down("the engine process ended; a new one is being started")
+            self._down("the engine process ended; a new one is being started")
+            if self._stopping:
+                return
             if time.monotonic() - born > STABLE_SECONDS:
                 attempts = 0
             restarted = None

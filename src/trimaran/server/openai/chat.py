@@ -5,6 +5,7 @@ from typing import Literal
 
 import msgspec
 
+from trimaran.base.errors import RequestError
 from trimaran.server.dataplane import DataPlane, Generation, Run
 from trimaran.server.openai import answers
 from trimaran.server.openai.identity import Identity
@@ -17,11 +18,15 @@ from trimaran.text.template import ChatTemplate
 def generation(request: ChatRequest, template: ChatTemplate) -> Generation:
     """What ``request`` asks of the data plane; raises ``RequestError`` naming the field at fault."""
     sampling = request.sampling()
-    prompt = template.render(
-        request.template_messages(),
-        add_generation_prompt=request.add_generation_prompt is not False,
-        **(request.chat_template_kwargs or {}),
-    )
+    try:
+        prompt = template.render(
+            request.template_messages(),
+            add_generation_prompt=request.add_generation_prompt is not False,
+            **(request.chat_template_kwargs or {}),
+        )
+    except RequestError as error:
+        error.param = "messages" if error.param == "prompt" else error.param  # what the tokenizer calls a prompt
+        raise
     return Generation((prompt,), sampling, request.priority or 0, request.cache_salt or "", param="messages")
 
 

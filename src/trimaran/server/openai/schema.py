@@ -8,13 +8,22 @@ written to the request's line in the log at level ``debug`` and kept nowhere els
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
 
 from trimaran.base.errors import RequestError
 from trimaran.base.sampling import SamplingParams
 from trimaran.server.openai import fields
 
 COMPLETION_TOKENS = 16  # max_tokens of a completion that names none (OpenAI API reference)
+
+
+class _FailFast(FailFast):
+    """One finding about a long list is enough. Hashable, as members of a union must be."""
+
+    __hash__ = object.__hash__
+
+
+Ids = Annotated[list[int], _FailFast()]
 
 
 class Body(BaseModel):
@@ -154,7 +163,7 @@ class CompletionRequest(Generate):
 
     inert = {**fields.VLLM, **fields.OPENAI_COMPLETIONS}
 
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: str | Ids | Annotated[list[Ids], _FailFast()] | Annotated[list[str], _FailFast()]
     best_of: int | None = None
     echo: bool | None = None
     logprobs: int | None = None

@@ -1,0 +1,100 @@
+"""A client that leaves: its sequences end and its pages come back, streaming or not."""
+
+import threading
+from collections.abc import Iterator
+
+import httpx
+import openai
+import pytest
+
+from trimaran.kernels.null import NullModel
+
+from .byte_model import VOCAB
+from .running import NAME, Running, eventually, running
+
+HELLO = [{"role": "user", "content": "Hello!"}]
+LONG = {"model": NAME, "messages": HELLO, "max_tokens": 1500, "ignore_eos": True, "n": 3}
+
+
+@pytest.fixture(scope="module")
+def server(byte_model) -> Iterator[Running]:
+    with running(byte_model, null=NullModel(vocab=VOCAB, context=2048, step_seconds=0.005)) as server:
+        yield server
+
+
+def assert_cancelled(server: Running, cancelled: float) -> None:
+    eventually(lambda: server.metric("trimaran_requests_cancelled_total") == cancelled + 1)
+    eventually(lambda: server.metric("trimaran_sequences_running") == 0)
+    eventually(lambda: server.pages() == server.metric("trimaran_pages"))
+
+
+def test_leaving_a_stream(server, client):
+    cancelled = server.metric("trimaran_requests_cancelled_total")
+    more = {"ignore_eos": True}
+    stream = client.chat.completions.create(
+        model=NAME, messages=HELLO, n=3, max_tokens=1500, stream=True, extra_body=more
+    )
+    next(iter(stream))
+    eventually(lambda: server.metric("trimaran_sequences_running") == 3)
+    assert server.pages() < server.metric("trimaran_pages")
+    stream.close()
+    assert_cancelled(server, cancelled)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_leaving_before_anything_was_said(server, stream):
+    cancelled = server.metric("trimaran_requests_cancelled_total")
+    with httpx.Client(base_url=server.url, timeout=0.3) as impatient, pytest.raises(httpx.ReadTimeout):
+        impatient.post("/v1/chat/completions", json=LONG) if not stream else read_all(impatient)
+    assert_cancelled(server, cancelled)
+
+
+def read_all(impatient: httpx.Client) -> None:
+    """Leaves in the middle of a stream by no longer reading it."""
+    with impatient.stream("POST", "/v1/chat/completions", json={**LONG, "stream": True}) as response:
+        for _ in response.iter_lines():
+            raise httpx.ReadTimeout("enough")
+
+
+def test_a_stop_string_ends_the_sequence_in_the_engine(server, client):
+    generated = server.metric("trimaran_generated_tokens_total")
+    answer = client.completions.create(
+        model=NAME, prompt="x", max_tokens=1500, stop=list("abcdefghijklmnop"), extra_body={"ignore_eos": True}
+    )
+    assert answer.choices[0].finish_reason == "stop"
+    eventually(lambda: server.metric("trimaran_sequences_running") == 0)
+    eventually(lambda: server.metric("trimaran_generated_tokens_total") > generated)
+    assert server.metric("trimaran_generated_tokens_total") - generated < 1500
+
+
+def test_neighbours_go_on(server, client):
+    """Others are not disturbed by one that leaves, and say what they say alone."""
+
+    def ask():
+        return client.completions.create(model=NAME, prompt="neighbour", max_tokens=60, temperature=0)
+
+    alone = ask().choices[0].text
+    texts: list[str] = []
+    threads = [threading.Thread(target=lambda: texts.append(ask().choices[0].text)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    stream = client.chat.completions.create(model=NAME, messages=HELLO, max_tokens=1500, stream=True)
+    next(iter(stream))
+    stream.close()
+    for thread in threads:
+        thread.join()
+    assert texts == [alone] * 4
+
+
+def test_a_request_after_a_deadline_is_an_error(byte_model):
+    slow = NullModel(vocab=VOCAB, context=2048, step_seconds=0.02)
+    with running(byte_model, null=slow, timeout_request=0.5) as server:
+        response = server.http.post("/v1/chat/completions", json=LONG)
+        assert response.status_code == 504
+        assert response.json()["error"]["code"] == "deadline_exceeded"
+        with openai.OpenAI(base_url=server.url + "/v1", api_key="unused", max_retries=0) as client:
+            stream = client.completions.create(model=NAME, prompt="x", max_tokens=1500, stream=True)
+            with pytest.raises(openai.APIError) as caught:
+                list(stream)
+            assert caught.value.code == "deadline_exceeded"
+        eventually(lambda: server.pages() == server.metric("trimaran_pages"))

@@ -1,0 +1,145 @@
+"""Whatever goes wrong, the answer has OpenAI's shape, the right status, and names what was wrong."""
+
+import json
+
+import httpx
+import openai
+import pytest
+
+from trimaran.base import errors
+from trimaran.server.errors import answer
+
+from .running import NAME
+
+CHAT = "/v1/chat/completions"
+HELLO = [{"role": "user", "content": "Hello!"}]
+IMAGE = [{"type": "image_url", "image_url": {"url": "data:"}}]
+NESTED = b'{"model": ' + b"[" * 100_000
+HALF_PAIR = b'{"model": "bytes", "messages": [{"role": "user", "content": "x"}], "cache_salt": "\\ud83d"}'
+NOT_A_NUMBER = b'{"model": "bytes", "messages": [{"role": "user", "content": "x"}], "temperature": NaN}'
+
+
+def error_of(response: httpx.Response, status: int) -> dict:
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/json"
+    body = response.json()
+    assert set(body) == {"error"}
+    assert set(body["error"]) == {"message", "type", "param", "code"}
+    assert body["error"]["message"]
+    return body["error"]
+
+
+def test_no_such_route(server):
+    assert error_of(server.http.post("/v1/embeddings"), 404)["code"] == "not_found"
+
+
+def test_no_such_method(server):
+    response = server.http.get(CHAT)
+    assert error_of(response, 405)["code"] == "method_not_allowed"
+    assert response.headers["allow"] == "POST"
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"x"', b"null", b"\xff", NESTED, HALF_PAIR, NOT_A_NUMBER])
+def test_no_json_object(server, body):
+    error_of(server.http.post(CHAT, content=body, headers={"content-type": "application/json"}), 400)
+
+
+def test_no_json_content_type(server):
+    error = error_of(server.http.post(CHAT, content=json.dumps({"model": NAME, "messages": HELLO})), 400)
+    assert "content-type" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("change", "param"),
+    [
+        ({"messages": None}, "messages"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        ({"messages": [*HELLO, {"role": "tool", "content": "x"}]}, "messages[1].role"),
+        ({"messages": [{"role": "user", "content": IMAGE}]}, "messages[0].content[0].type"),
+        ({"temperature": -1}, "temperature"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"n": 0}, "n"),
+        ({"n": 129}, "n"),
+        ({"n": True}, "n"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": 1.5}, "max_tokens"),
+        ({"max_tokens": 3, "max_completion_tokens": 4}, "max_completion_tokens"),
+        ({"max_tokens": 3, "min_tokens": 4}, "min_tokens"),
+        ({"stop": [""]}, "stop"),
+        ({"stop": ["x"] * 17}, "stop"),
+        ({"seed": 2**63}, "seed"),
+        ({"logit_bias": {"one": 1}}, "logit_bias"),
+        ({"logit_bias": {"99999": 1}}, "logit_bias"),
+        ({"logit_bias": {"1": 101}}, "logit_bias"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "logprobs"),
+        ({"stream_options": {"include_usage": True}}, "stream_options"),
+        ({"chat_template_kwargs": {"unread": 1}}, "unread"),
+        ({"temprature": 1}, "temprature"),
+    ],
+)  # fmt: skip
+def test_bad_fields(server, change, param):
+    body = {"model": NAME, "messages": HELLO, **change}
+    content = json.dumps({key: value for key, value in body.items() if value is not None})
+    response = server.http.post(CHAT, content=content, headers={"content-type": "application/json"})
+    assert error_of(response, 400)["param"] == param
+
+
+def test_a_misspelt_field_is_recognised(server):
+    error = error_of(server.http.post(CHAT, json={"model": NAME, "messages": HELLO, "temprature": 1}), 400)
+    assert error["message"].endswith("did you mean temperature?")
+
+
+def test_unknown_model(client):
+    with pytest.raises(openai.NotFoundError) as caught:
+        client.chat.completions.create(model="gpt-4", messages=HELLO)
+    assert caught.value.code == "model_not_found"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_prompt_beyond_the_context(client, stream):
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.completions.create(model=NAME, prompt="x" * 2048, stream=stream)
+    assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "prompt")
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.completions.create(model=NAME, prompt="x" * 2000, max_tokens=49, stream=stream)
+    assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "max_tokens")
+    assert client.completions.create(model=NAME, prompt="x" * 2000, max_tokens=48).usage.prompt_tokens == 2000
+
+
+@pytest.mark.parametrize("prompt", ["", [], [[]], ["x", ""], [-1], [98], [[1], [98]], {}, 7, [1.5], [True], ["x", 1]])
+def test_bad_prompts(server, prompt):
+    error = error_of(server.http.post("/v1/completions", json={"model": NAME, "prompt": prompt}), 400)
+    assert error["param"].startswith("prompt")
+
+
+def test_too_many_choices_in_all(server):
+    error = error_of(server.http.post("/v1/completions", json={"model": NAME, "prompt": ["x"] * 65, "n": 2}), 400)
+    assert error["param"] == "n"
+
+
+def test_one_finding_about_a_long_list_is_enough(server):
+    error = error_of(server.http.post("/v1/completions", json={"model": NAME, "prompt": [True] * 100_000}), 400)
+    assert len(error["message"]) < 200
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (errors.RequestError("x", param="n"), 400),
+        (errors.ContextLengthError("x"), 400),
+        (errors.UnsupportedError("x"), 400),
+        (errors.QueueFullError("x", retry_after=2.5), 429),
+        (errors.EngineDiedError("x"), 503),
+        (errors.ConfigError("secret"), 500),
+        (RuntimeError("secret"), 500),
+    ],
+)
+def test_status_of_each_error(error, status):
+    result = answer(error)
+    assert result.status == status
+    assert "secret" not in result.error.message
+    if status == 429:
+        assert result.headers == {"retry-after": "3"}
