@@ -112,20 +112,20 @@ NB_MODULE(_native, m) {
            nb::arg("max_positions"), nb::arg("int8_activations"), nb::arg("kv_format"), nb::arg("kv_layers"),
            nb::arg("kv_heads"), nb::arg("head_dim"), nb::arg("weight_bytes"))
       .def("add_buffer", &Program::add_buffer, nb::arg("width"), nb::arg("logits_rows"))
-      .def("add_matrix", &add_matrix, nb::arg("fmt"), nb::arg("n"), nb::arg("k"), nb::arg("data"),
-           nb::arg("scale").none(), nb::arg("minimum").none(), nb::arg("paired"))
+      .def("add_matrix", &add_matrix, nb::arg("fmt"), nb::arg("n"), nb::arg("k"), nb::arg("data").noconvert(),
+           nb::arg("scale").noconvert().none(), nb::arg("minimum").noconvert().none(), nb::arg("paired"))
       .def(
           "add_vector",
           [](Program& p, const Array<float, 1>& v, bool paired) {
             return p.add_vector(v.data(), int(v.shape(0)), paired);
           },
-          nb::arg("data"), nb::arg("paired"))
+          nb::arg("data").noconvert(), nb::arg("paired"))
       .def(
           "add_rope",
           [](Program& p, const Array<float, 2>& cos, const Array<float, 2>& sin) {
             return p.add_rope(cos.data(), sin.data(), int(cos.shape(0)), 2 * int(cos.shape(1)));
           },
-          nb::arg("cos"), nb::arg("sin"))
+          nb::arg("cos").noconvert(), nb::arg("sin").noconvert())
       .def(
           "embed", [](Program& p, int out, int weight) { p.add_op(EmbedOp{out, weight}); }, nb::arg("out"),
           nb::arg("weight"))
@@ -153,9 +153,9 @@ NB_MODULE(_native, m) {
       .def(
           "logits", [](Program& p, int x) { p.add_op(LogitsOp{x}); }, nb::arg("x"))
       .def("finish", &Program::finish, "Allocates buffers and pages; call once, after everything was added.")
-      .def("run", &run, nb::arg("tokens"), nb::arg("starts"), nb::arg("contexts"), nb::arg("slots"),
-           nb::arg("page_table"), nb::arg("logits_rows"), nb::arg("want_logits"),
-           "One step. ValueError names the first input that is out of range.")
+      .def("run", &run, nb::arg("tokens").noconvert(), nb::arg("starts").noconvert(), nb::arg("contexts").noconvert(),
+           nb::arg("slots").noconvert(), nb::arg("page_table").noconvert(), nb::arg("logits_rows").noconvert(),
+           nb::arg("want_logits"), "One step. ValueError names the first input that is out of range.")
       .def("greedy_view", &greedy_view, nb::rv_policy::reference_internal,
            "Arg-max ids of the last step, as one view for ever.")
       .def("logits_view", &logits_view, nb::rv_policy::reference_internal,

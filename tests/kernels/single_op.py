@@ -1,0 +1,59 @@
+"""Programs around a single op, so that an executor's op can be held against its definition."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from trimaran.base.formats import CacheGroup, WeightFormat
+from trimaran.kernels.program import Buffer, Embed, Logits, Op, Program, TakeRows, WeightSpec
+from trimaran.kernels.step import StepInputs
+from trimaran.kernels.weights import Weight
+
+X = "x"  # the table whose rows are the op's input: token t is row t
+
+
+def fp32(name: str, values: np.ndarray) -> Weight:
+    return Weight(name, WeightFormat.FP32, values.shape, np.ascontiguousarray(values, np.float32))
+
+
+def buffer(name: str, width: int, *, logits_rows: bool = False) -> Buffer:
+    return Buffer(name, width, logits_rows=logits_rows)
+
+
+def program(
+    ops: Sequence[Op],
+    weights: Sequence[Weight],
+    result: Buffer,
+    *,
+    kv_heads: int = 1,
+    head_dim: int = 16,
+    context: int = 4096,
+) -> Program:
+    """``Embed`` of ``X`` into ``buffer("x", width)``, then ``ops``; ``result`` becomes the logits."""
+    table = next(weight for weight in weights if weight.name == X)
+    head: list[Op] = [Embed(buffer("x", table.shape[1]), X), *ops]
+    if not result.logits_rows:
+        taken = buffer("taken", result.width, logits_rows=True)
+        head.append(TakeRows(taken, result))
+        result = taken
+    specs = {weight.name: WeightSpec(weight.name, weight.shape, len(weight.shape) == 2) for weight in weights}
+    cache = CacheGroup(1, kv_heads, head_dim)
+    return Program("test", (*head, Logits(result)), specs, cache, result.width, table.shape[1], context)
+
+
+def named(weights: Sequence[Weight]) -> dict[str, Weight]:
+    return {weight.name: weight for weight in weights}
+
+
+def rows_step(rows: Sequence[int], *, want_logits: bool = True) -> StepInputs:
+    """Each row is a sequence of its own with no past, on the null page: for ops that do not attend."""
+    count = len(rows)
+    return StepInputs(
+        tokens=np.array(rows, np.int32),
+        starts=np.arange(count + 1, dtype=np.int32),
+        contexts=np.zeros(count, np.int32),
+        slots=np.arange(count, dtype=np.int32),
+        page_table=np.zeros((count, 1), np.int32),
+        logits_rows=np.arange(count, dtype=np.int32),
+        want_logits=want_logits,
+    )

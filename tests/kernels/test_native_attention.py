@@ -1,0 +1,176 @@
+"""Paged attention of the native executor: head shapes, page formats, long contexts, and what it must never read."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from trimaran import _native
+from trimaran.base.formats import KVFormat
+from trimaran.kernels.native import NativeExecutor
+from trimaran.kernels.program import Attention, Program, RopeSpec
+from trimaran.kernels.reference import ReferenceExecutor
+from trimaran.kernels.step import Executor, ExecutorOptions, StepInputs
+from trimaran.kernels.weights import Weight
+
+from .single_op import buffer, fp32, named, program
+
+OPTIONS = ExecutorOptions(kv_format=KVFormat.FP32, num_pages=80, max_rows=320, max_sequences=16, threads=2)
+TABLE = 64  # rows of the table that queries, keys and values are drawn from
+SHAPES = [  # heads, kv_heads, head_dim, rotated dimensions
+    (9, 3, 64, 64),
+    (4, 4, 16, 16),
+    (3, 1, 48, 32),
+    (8, 2, 128, 128),
+    (14, 2, 32, 16),
+    (16, 1, 64, 64),
+    (2, 2, 256, 64),
+]
+
+
+@pytest.fixture(params=_native.usable_isas())
+def isa(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("TRIMARAN_ISA", request.param)
+    return str(request.param)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows of one sequence: table rows ``tokens`` from position ``context``, cache in ``pages``."""
+
+    tokens: Sequence[int]
+    context: int
+    pages: Sequence[int]
+
+
+def step(*parts: Part, logits_rows: Sequence[int] | None = None) -> StepInputs:
+    lengths = [len(part.tokens) for part in parts]
+    pages = np.zeros((len(parts), 64), np.int32)
+    for row, part in zip(pages, parts, strict=True):
+        row[: len(part.pages)] = part.pages
+    rows = range(sum(lengths)) if logits_rows is None else logits_rows
+    return StepInputs(
+        tokens=np.array([token for part in parts for token in part.tokens], np.int32),
+        starts=np.cumsum([0, *lengths], dtype=np.int32),
+        contexts=np.array([part.context for part in parts], np.int32),
+        slots=np.arange(len(parts), dtype=np.int32),
+        page_table=pages,
+        logits_rows=np.array(rows, np.int32),
+        want_logits=True,
+    )
+
+
+def attention(heads: int, kv_heads: int, head_dim: int, rotated: int) -> tuple[Program, dict[str, Weight]]:
+    """A program whose input is q, k and v and whose logits are what attention returns."""
+    width = (heads + 2 * kv_heads) * head_dim
+    x = np.random.default_rng(3).standard_normal((TABLE, width), np.float32)
+    out = buffer("out", heads * head_dim)
+    op = Attention(out, buffer("x", width), 0, heads, kv_heads, head_dim, 2 * head_dim**-0.5, RopeSpec(1000.0, rotated))
+    weights = [fp32("x", x)]
+    made = program([op], weights, out, kv_heads=kv_heads, head_dim=head_dim, context=1024)
+    return made, named(weights)
+
+
+def tokens(count: int, seed: int = 0) -> list[int]:
+    return np.random.default_rng(seed).integers(0, 16, count).tolist()
+
+
+def attend(executor: Executor, *parts: Part, rows: Sequence[int] | None = None) -> np.ndarray:
+    """Attention's output of ``rows`` (at most 16 of a step), else of the last rows."""
+    total = sum(len(part.tokens) for part in parts)
+    wanted = range(max(0, total - 16), total) if rows is None else rows
+    out = executor.run(step(*parts, logits_rows=wanted)).logits
+    assert out is not None
+    return out.copy()
+
+
+def native(shape: tuple[int, int, int, int], options: ExecutorOptions = OPTIONS) -> NativeExecutor:
+    return NativeExecutor(*attention(*shape), options)
+
+
+@pytest.mark.parametrize("kv_format", list(KVFormat))
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_attention_is_the_reference(isa: str, kv_format: KVFormat, shape: tuple[int, int, int, int]) -> None:
+    """A prompt in two chunks beside another sequence, then one token each: across tile, block and page borders."""
+    options = replace(OPTIONS, kv_format=kv_format)
+    ours, theirs = native(shape, options), ReferenceExecutor(*attention(*shape), options)
+    first, second = tokens(151), tokens(20, 1)
+    near, far = [*range(40, 50)], [7, 3]
+    for parts in (
+        [Part(first[:130], 0, near)],
+        [Part(second[:19], 0, far), Part(first[130:150], 130, near)],
+        [Part(first[150:], 150, near), Part(second[19:], 19, far)],
+    ):
+        np.testing.assert_allclose(attend(ours, *parts), attend(theirs, *parts), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kv_format", list(KVFormat))
+@pytest.mark.parametrize("shape", [(9, 3, 64, 64), (16, 1, 64, 64), (14, 2, 32, 16)], ids=str)
+def test_prefill_decode_chunks_and_threads_make_the_same_bits(
+    isa: str, kv_format: KVFormat, shape: tuple[int, int, int, int]
+) -> None:
+    text, pages = tokens(300), [*range(20, 1, -1)]
+    options = replace(OPTIONS, kv_format=kv_format)
+    whole = attend(native(shape, options), Part(text, 0, pages))
+    for threads in (1, 2, 3):
+        executor = native(shape, replace(options, threads=threads))
+        attend(executor, Part(text[:284], 0, pages))
+        for i in range(284, 300):  # one by one: blocks of the few rows are shared among threads
+            row = attend(executor, Part(text[i : i + 1], i, pages))
+            assert row.tobytes() == whole[i - 284 : i - 283].tobytes(), (threads, i)
+    executor = native(shape, options)
+    for start, end in ((0, 5), (5, 128), (128, 200), (200, 284), (284, 293), (293, 300)):
+        chunk = attend(executor, Part(text[start:end], start, [*range(50, 69)]))
+        if start >= 284:
+            assert chunk[-(end - start) :].tobytes() == whole[start - 284 : end - 284].tobytes()
+
+
+@pytest.mark.parametrize("page_size", [16, 32, 64])
+def test_the_size_and_place_of_pages_do_not_matter(isa: str, page_size: int) -> None:
+    shape, text = (9, 3, 64, 64), tokens(200)
+    whole = attend(native(shape), Part(text, 0, range(1, 14)))
+    placed = attend(native(shape, replace(OPTIONS, page_size=page_size)), Part(text, 0, [*range(33, 20, -1)]))
+    assert placed.tobytes() == whole.tobytes()
+
+
+@pytest.mark.parametrize("kv_format", list(KVFormat))
+def test_what_a_page_held_before_does_not_matter(isa: str, kv_format: KVFormat) -> None:
+    """Pages are full of infinities and NaNs that an earlier sequence left; only visible tokens may be read."""
+    shape, text = (9, 3, 64, 64), tokens(21)
+    options = replace(OPTIONS, kv_format=kv_format)
+    clean = attend(native(shape, options), Part(text, 0, [4, 5]))
+    made, weights = attention(*shape)
+    poison = np.array(weights["x"].data)
+    poison[20:] = np.inf
+    executor = NativeExecutor(made, named([fp32("x", poison)]), options)
+    attend(executor, Part([30] * 32, 0, [4, 5]))
+    assert attend(executor, Part(text, 0, [4, 5])).tobytes() == clean.tobytes()
+    attend(executor, Part([30] * 32, 0, [4, 5]))
+    attend(executor, Part(text[:20], 0, [4, 5]))
+    assert attend(executor, Part(text[20:], 20, [4, 5])).tobytes() == clean[-1:].tobytes()
+
+
+def test_a_shared_prefix_page_serves_two_sequences(isa: str) -> None:
+    shape, prefix = (9, 3, 64, 64), tokens(32)
+    executor = native(shape)
+    attend(executor, Part([*prefix, 1, 2], 0, [1, 2, 3]))
+    both = attend(executor, Part([5], 32, [1, 2, 4]), Part([6, 7], 32, [1, 2, 5]))
+    assert both[:1].tobytes() == attend(native(shape), Part([*prefix, 5], 0, [6, 7, 8]))[-1:].tobytes()
+    assert both[1:].tobytes() == attend(native(shape), Part([*prefix, 6, 7], 0, [6, 7, 8]))[-2:].tobytes()
+
+
+def test_many_sequences_with_chunks_and_single_tokens_in_one_step(isa: str) -> None:
+    shape = (9, 3, 64, 64)
+    executor = native(shape)
+    texts = [tokens(n, n) for n in (40, 1, 17, 129, 3)]
+    cached = [39, 0, 0, 100, 2]
+    pages = [[10 * i + j + 1 for j in range(9)] for i in range(5)]
+    for text, done, own in zip(texts, cached, pages, strict=True):
+        if done:
+            attend(executor, Part(text[:done], 0, own))
+    parts = [Part(text[done:], done, own) for text, done, own in zip(texts, cached, pages, strict=True)]
+    ends = np.cumsum([len(part.tokens) for part in parts]) - 1
+    together = attend(executor, *parts, rows=ends.tolist())
+    for row, text in zip(together, texts, strict=True):
+        assert row.tobytes() == attend(native(shape), Part(text, 0, range(60, 70)))[-1].tobytes()

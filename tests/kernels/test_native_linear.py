@@ -1,0 +1,184 @@
+"""Linear layers of the native executor: every format, epilogue and row count, against float64 on the same numbers."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from trimaran import _native
+from trimaran.base.formats import ActivationFormat, WeightFormat
+from trimaran.kernels.dequantise import dequantise
+from trimaran.kernels.native import NativeExecutor
+from trimaran.kernels.program import Add, Linear, Op, RmsNorm, SwiGLU
+from trimaran.kernels.reference_ops import rms_norm, swiglu, through_int8
+from trimaran.kernels.step import ExecutorOptions
+from trimaran.kernels.weights import Weight
+from trimaran.quant.convert import quantise
+
+from .single_op import buffer, fp32, named, program, rows_step
+
+OPTIONS = ExecutorOptions(num_pages=2, max_rows=64, max_sequences=64, threads=2)
+ISAS = _native.usable_isas()
+ROWS = [1, 2, 3, 5, 6, 7, 12, 13, 24, 25, 31, 64]  # around every tile and path boundary
+
+
+@pytest.fixture(params=ISAS)
+def isa(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("TRIMARAN_ISA", request.param)
+    return str(request.param)
+
+
+def table(width: int, rows: int = 64, seed: int = 0) -> np.ndarray:
+    """Inputs with rows of different size, an all-zero group and an all-zero row."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((rows, width), np.float32) * rng.uniform(0.1, 3, (rows, 1)).astype(np.float32)
+    x[3, : min(32, width)] = 0
+    x[4] = 0
+    return x
+
+
+def matrix(fmt: WeightFormat, n: int, k: int, seed: int = 1) -> Weight:
+    values = np.random.default_rng(seed).standard_normal((n, k), np.float32) * np.float32(k**-0.5)
+    return quantise("w", values + np.float32(0.02), fmt)
+
+
+def run(ops: Sequence[Op], weights: Sequence[Weight], options: ExecutorOptions, rows: int) -> np.ndarray:
+    executor = NativeExecutor(program(ops, weights, result=ops[-1].out), named(weights), options)  # type: ignore[union-attr]
+    out = executor.run(rows_step(range(rows))).logits
+    assert out is not None
+    copy = out.copy()
+    executor.close()
+    return copy
+
+
+def seen_by(weight: Weight, x: np.ndarray, activations: ActivationFormat) -> np.ndarray:
+    """The input as the linear layer multiplies it; rounding to int8 is done in float32, as executors do."""
+    rounds = weight.fmt.quantised and activations is ActivationFormat.INT8
+    return (through_int8(x) if rounds else x).astype(np.float64)
+
+
+@pytest.mark.parametrize("fmt", list(WeightFormat))
+@pytest.mark.parametrize("activations", list(ActivationFormat))
+@pytest.mark.parametrize(("n", "k"), [(257, 96), (48, 32), (64, 1536)], ids=str)
+def test_a_linear_layer_is_the_product_of_its_numbers(
+    isa: str, fmt: WeightFormat, activations: ActivationFormat, n: int, k: int
+) -> None:
+    w, x = matrix(fmt, n, k), table(k)
+    options = replace(OPTIONS, activations=activations)
+    out = run([Linear(buffer("y", n), buffer("x", k), "w")], [fp32("x", x[:n]), w], options, min(n, 64))
+    expected = seen_by(w, x[: min(n, 64)], activations) @ dequantise(w).astype(np.float64).T
+    np.testing.assert_allclose(out, expected, atol=2e-5, rtol=2e-5)
+
+
+@pytest.mark.parametrize("fmt", [WeightFormat.FP32, WeightFormat.BF16])
+def test_floats_need_no_groups(isa: str, fmt: WeightFormat) -> None:
+    w, x = matrix(fmt, 70, 42), table(42)
+    out = run([Linear(buffer("y", 70), buffer("x", 42), "w")], [fp32("x", x), w], OPTIONS, 64)
+    np.testing.assert_allclose(out, x.astype(np.float64) @ dequantise(w).astype(np.float64).T, atol=2e-5)
+
+
+@pytest.mark.parametrize("activations", list(ActivationFormat))
+@pytest.mark.parametrize("fmt", list(WeightFormat))
+def test_a_row_has_the_same_bits_among_any_number_of_rows(
+    isa: str, fmt: WeightFormat, activations: ActivationFormat
+) -> None:
+    w, x = matrix(fmt, 80, 96), table(96)
+    options = replace(OPTIONS, activations=activations)
+    y = buffer("y", 80)
+    weights = [fp32("x", x), w]
+    executor = NativeExecutor(program([Linear(y, buffer("x", 96), "w")], weights, y), named(weights), options)
+
+    def rows(count: int) -> np.ndarray:
+        out = executor.run(rows_step(range(count))).logits
+        assert out is not None
+        return out.copy()
+
+    whole = rows(64)
+    for count in ROWS:
+        assert rows(count).tobytes() == whole[:count].tobytes(), count
+
+
+@pytest.mark.skipif(not {"avx512", "avx2"} <= set(ISAS), reason="needs both instruction sets")
+@pytest.mark.parametrize("fmt", list(WeightFormat))
+def test_avx2_and_avx512_make_the_same_bits(monkeypatch: pytest.MonkeyPatch, fmt: WeightFormat) -> None:
+    w, x = matrix(fmt, 80, 96), table(96)
+    outs = []
+    for name in ("avx2", "avx512"):
+        monkeypatch.setenv("TRIMARAN_ISA", name)
+        outs.append(run([Linear(buffer("y", 80), buffer("x", 96), "w")], [fp32("x", x), w], OPTIONS, 64))
+    assert outs[0].tobytes() == outs[1].tobytes()
+
+
+@pytest.mark.parametrize("fmt", [WeightFormat.INT8, WeightFormat.INT4, WeightFormat.INT4Z])
+def test_extreme_integers_do_not_overflow(isa: str, fmt: WeightFormat) -> None:
+    """Every weight and activation at the end of its range, -128 included: no instruction set may saturate."""
+    n, k, groups = 32, 64, 2
+    scale, minimum = np.full((n, groups), 0.5, np.float16), np.full((n, groups), -3, np.float16)
+    nibbles = np.full((n, k // 2), 0xFF, np.uint8)
+    w = {
+        WeightFormat.INT8: Weight("w", fmt, (n, k), np.full((n, k), -128, np.int8), scale),
+        WeightFormat.INT4: Weight("w", fmt, (n, k), nibbles, scale),
+        WeightFormat.INT4Z: Weight("w", fmt, (n, k), nibbles, scale, minimum),
+    }[fmt]
+    x = np.stack([np.full(k, 127, np.float32), np.full(k, -127, np.float32), np.resize([127, -127], k)])
+    out = run([Linear(buffer("y", n), buffer("x", k), "w")], [fp32("x", x.astype(np.float32)), w], OPTIONS, 3)
+    np.testing.assert_array_equal(out, x.astype(np.float64) @ dequantise(w).astype(np.float64).T)
+
+
+@pytest.mark.parametrize("fmt", list(WeightFormat))
+def test_bias_and_residual_sum(isa: str, fmt: WeightFormat) -> None:
+    w, x = matrix(fmt, 64, 64), table(64)
+    b = fp32("b", np.linspace(-1, 1, 64))
+    y, z = buffer("y", 64), buffer("z", 64)
+    ops = [Linear(y, buffer("x", 64), "w", "b"), Add(z, buffer("x", 64), y)]
+    out = run(ops, [fp32("x", x), w, b], OPTIONS, 40)
+    product = seen_by(w, x, ActivationFormat.INT8) @ dequantise(w).astype(np.float64).T
+    np.testing.assert_allclose(out, (x + product + b.data)[:40], atol=2e-5)
+
+
+@pytest.mark.parametrize("width", [64, 48, 40])  # of gate and of up: strips full, half and ragged
+@pytest.mark.parametrize("fmt", [WeightFormat.INT4Z, WeightFormat.INT8, WeightFormat.BF16])
+def test_gate_and_up_in_one(isa: str, fmt: WeightFormat, width: int) -> None:
+    w, x = matrix(fmt, 2 * width, 64), table(64, min(64, width))
+    b = fp32("b", np.linspace(-1, 1, 2 * width))
+    y, z = buffer("y", 2 * width), buffer("z", width)
+    out = run([Linear(y, buffer("x", 64), "w", "b"), SwiGLU(z, y)], [fp32("x", x), w, b], OPTIONS, len(x))
+    both = seen_by(w, x, ActivationFormat.INT8) @ dequantise(w).astype(np.float64).T + b.data
+    np.testing.assert_allclose(out, swiglu(both), atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("fmt", list(WeightFormat))
+@pytest.mark.parametrize("count", [1, 40])
+def test_norm_in_front(isa: str, fmt: WeightFormat, count: int) -> None:
+    w, x = matrix(fmt, 96, 96), table(96)
+    norm = fp32("norm", np.random.default_rng(5).uniform(0.5, 1.5, 96))
+    h, y = buffer("h", 96), buffer("y", 96)
+    ops: list[Op] = [RmsNorm(h, buffer("x", 96), "norm", 1e-5), Linear(y, h, "w")]
+    out = run(ops, [fp32("x", x), w, norm], OPTIONS, count)
+    normed = rms_norm(x, np.asarray(norm.data), np.float32(1e-5))
+    expected = seen_by(w, normed, ActivationFormat.INT8) @ dequantise(w).astype(np.float64).T
+    # a value half-way between two integers may round either way: one step of int8 in one of the inputs
+    step = np.abs(normed[:count]).max() / 127 * np.abs(dequantise(w)).max() if fmt.quantised else 0
+    np.testing.assert_allclose(out, expected[:count], atol=2e-5 + 2 * step)
+
+
+def ways(weights: list[Weight]) -> list[Callable[[], list[Op]]]:
+    """The same sum as ops that fuse and as ops that cannot, because a second reader needs what lies between."""
+    x, h, y, z, spare = (buffer(name, 64) for name in ("x", "h", "y", "z", "spare"))
+
+    def fused() -> list[Op]:
+        return [RmsNorm(h, x, "norm", 1e-5), Linear(y, h, "w"), Add(z, x, y)]
+
+    def apart() -> list[Op]:
+        return [RmsNorm(h, x, "norm", 1e-5), Linear(y, h, "w"), Add(spare, h, y), Add(z, x, y)]
+
+    return [fused, apart]
+
+
+@pytest.mark.parametrize("fmt", list(WeightFormat))
+@pytest.mark.parametrize("count", [1, 40])
+def test_fusion_does_not_change_a_bit(isa: str, fmt: WeightFormat, count: int) -> None:
+    weights = [fp32("x", table(64)), matrix(fmt, 64, 64), fp32("norm", np.linspace(0.5, 1.5, 64))]
+    fused, apart = (run(way(), weights, OPTIONS, count) for way in ways(weights))
+    assert fused.tobytes() == apart.tobytes()
