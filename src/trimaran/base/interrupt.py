@@ -23,5 +23,5 @@ def interrupt_deferred() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, handler)
-    if arrived:
-        handler(signal.SIGINT, arrived[0])
+        if arrived:
+            handler(signal.SIGINT, arrived[0])

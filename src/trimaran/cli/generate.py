@@ -85,4 +85,4 @@ def _as_json(completion: "Completion") -> str:
         "prompt_tokens": len(completion.prompt_ids),
         "completion_tokens": sum(len(output.token_ids) for output in completion.outputs),
     }
-    return json.dumps(value, ensure_ascii=False, indent=2)
+    return json.dumps(value, ensure_ascii=False)
