@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from trimaran.engine.filters import draw, top_k, top_p, uniform
+from trimaran.engine.filters import Scratch, draw, keep_heavy, top_k, top_p, uniform
 
 rows = arrays(np.float32, st.integers(1, 700), elements=st.floats(-8, 8, width=16))
 
@@ -16,25 +16,40 @@ def naive_order(values: np.ndarray) -> list[int]:
 @settings(max_examples=100, deadline=None)
 @given(rows, st.integers(1, 800))
 def test_top_k_is_the_head_of_the_sorted_row(scores, k):
-    assert top_k(scores, k).tolist() == naive_order(scores)[:k]
+    assert top_k(scores, k, Scratch(len(scores))).tolist() == naive_order(scores)[:k]
 
 
 @settings(max_examples=200, deadline=None)
 @given(rows, st.floats(1e-6, 0.9999), st.floats(0.1, 4))
 def test_top_p_is_the_smallest_head_that_holds_the_mass(scores, mass, sharpness):
     weights = np.exp((scores - scores.max()) * np.float32(sharpness))
-    chosen = top_p(weights, mass).tolist()
-    order = naive_order(weights)
-    assert chosen == order[: len(chosen)]
+    least = top_p(weights, mass, Scratch(len(weights)))
     exact = weights.astype(np.float64)
-    target, held = mass * exact.sum(), exact[chosen].sum()
-    assert held >= target * (1 - 1e-12)
-    assert held - exact[chosen[-1]] < target * (1 + 1e-12), "one less would do"
+    target, rounding = mass * exact.sum(), 1e-5 * exact.sum()
+    assert least in weights
+    assert exact[weights >= least].sum() >= target - rounding
+    assert exact[weights > least].sum() < target + rounding, "less would do"
 
 
-def test_top_p_of_one_mass_keeps_a_long_tail():
-    weights = np.ones(5000, np.float32)
-    assert len(top_p(weights, 0.5)) == 2500
+@pytest.mark.parametrize("mass", [1e-9, 0.3, 0.999])
+def test_top_p_on_a_long_row(mass):
+    weights = np.exp(np.random.default_rng(0).standard_normal(50_000).astype(np.float32) * 2 - 8)
+    order = np.sort(weights.astype(np.float64))[::-1]
+    expected = order[np.searchsorted(np.cumsum(order), mass * order.sum())]
+    assert top_p(weights, mass, Scratch(len(weights))) == pytest.approx(expected, rel=1e-3)
+
+
+def test_filters_work_on_the_head_of_a_longer_scratch():
+    row = np.array([0.5, 1.0, 0.25], np.float32)
+    scratch = Scratch(100)
+    assert top_k(row, 2, scratch).tolist() == [1, 0]
+    assert top_p(row, 0.8, scratch) == 0.5
+    keep_heavy(row, np.float32(0.5), scratch)
+    assert row.tolist() == [0.5, 1.0, 0.0]
+
+
+def test_top_p_keeps_ties():
+    assert top_p(np.ones(5000, np.float32), 0.5, Scratch(5000)) == 1
 
 
 @settings(max_examples=200, deadline=None)

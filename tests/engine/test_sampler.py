@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from trimaran.base.errors import RequestError
 from trimaran.base.sampling import SamplingParams
-from trimaran.engine.filters import uniform
+from trimaran.engine.filters import Scratch, uniform
 from trimaran.engine.sampler import Sampler
 
 VOCAB = 400
@@ -13,7 +13,7 @@ STOPS = frozenset({5})
 
 
 def sampler(key: int = 0, prompt: tuple[int, ...] = (1, 2), **params) -> Sampler:
-    return Sampler(SamplingParams(**params), prompt=list(prompt), vocab=VOCAB, stops=STOPS, key=key)
+    return Sampler(SamplingParams(**params), prompt=list(prompt), stops=STOPS, key=key, scratch=Scratch(VOCAB))
 
 
 def logits(seed: int = 0, spread: float = 2.0) -> np.ndarray:
@@ -32,9 +32,9 @@ def naive(row, *, key, position, temperature, k, p, min_p) -> int:
     weights = np.exp((row[order].astype(np.float64) - row[order[0]]) / temperature)
     if p < 1:
         keep = int(np.searchsorted(np.cumsum(weights), p * weights.sum())) + 1
-        order, weights = order[:keep], weights[:keep]
+        weights[keep:] = 0
     weights[weights < min_p] = 0
-    if not k and p == 1:  # unfiltered rows are walked in order of ids
+    if not k:  # rows that are not cut are walked in order of ids
         by_id = np.argsort(order)
         order, weights = [order[i] for i in by_id], weights[by_id]
     running = np.cumsum(weights)

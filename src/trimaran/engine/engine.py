@@ -10,6 +10,7 @@ from trimaran.base.errors import NumericsError, RequestError, TrimaranError
 from trimaran.base.failures import failure_of
 from trimaran.base.messages import Beat, Failed, FinishReason, FromEngine, Started, Submit, Token, Tokens
 from trimaran.base.sampling import SamplingParams
+from trimaran.engine.filters import Scratch
 from trimaran.engine.pages import PagePool
 from trimaran.engine.plan import StepPlan
 from trimaran.engine.prefix import PrefixCache
@@ -72,6 +73,7 @@ class Engine:
         self._context = limits.context
         self._eos_ids = eos_ids
         self._keys = np.random.Generator(np.random.PCG64(secrets.randbits(128) if seed is None else seed))
+        self._scratch = Scratch(info.vocab)
         self._requests: dict[str, Request] = {}
         self._outbox: list[FromEngine] = []
         self._arrivals = 0
@@ -156,7 +158,7 @@ class Engine:
             raise RequestError(f"the prompt has token ids outside 0 to {vocab - 1}", param="prompt")
         stops = frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else self._eos_ids)
         key = int(self._keys.integers(2**64, dtype=np.uint64)) if sampling.seed is None else sampling.seed
-        sampler = Sampler(sampling, prompt=message.prompt, vocab=vocab, stops=stops, key=key)
+        sampler = Sampler(sampling, prompt=message.prompt, stops=stops, key=key, scratch=self._scratch)
         sequence = Sequence(
             message.id,
             message.prompt,

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from trimaran.base.errors import RequestError
 from trimaran.base.messages import Token
 from trimaran.base.sampling import SamplingParams
-from trimaran.engine.filters import draw, top_k, top_p, uniform
+from trimaran.engine.filters import Scratch, draw, keep_heavy, top_k, top_p, uniform
 from trimaran.engine.history import History
 
 Float32 = npt.NDArray[np.float32]
@@ -23,15 +23,17 @@ class Sampler:
     """
 
     def __init__(
-        self, params: SamplingParams, *, prompt: list[int], vocab: int, stops: frozenset[int], key: int
+        self, params: SamplingParams, *, prompt: list[int], stops: frozenset[int], key: int, scratch: Scratch
     ) -> None:
-        """Raises ``RequestError`` when an option does not fit the vocabulary."""
+        """Raises ``RequestError`` when an option does not fit the vocabulary, which is as long as ``scratch``."""
+        vocab = len(scratch.scores)
         _require_ids("logit_bias", params.logit_bias, vocab)
         _require_ids("stop_token_ids", params.stop_token_ids, vocab)
         if params.min_tokens and len(stops) >= vocab:
             raise RequestError("min_tokens forbids every token: all of them are stop tokens", param="min_tokens")
         self.reads_logits = not params.plain_greedy
         self._params = params
+        self._scratch = scratch
         self._key = key % 2**64
         self._top_k = params.top_k if 0 < params.top_k < vocab else 0
         self._stops = np.array(sorted(stops), np.intp)
@@ -54,7 +56,8 @@ class Sampler:
         masks = output_length < self._params.min_tokens and len(self._stops) > 0
         if not (masks or len(self._bias_ids) or self._history):
             return logits
-        scores = logits.copy()
+        scores = self._scratch.scores
+        scores[:] = logits
         scores[self._bias_ids] += self._bias
         if masks:
             scores[self._stops] = -np.inf
@@ -64,28 +67,28 @@ class Sampler:
         return scores
 
     def _sample(self, scores: Float32, position: int) -> int:
-        params = self._params
+        params, scratch = self._params, self._scratch
         ids = None
         if self._top_k:
-            ids = top_k(scores, self._top_k)
+            ids = top_k(scores, self._top_k, scratch)
             scores = scores[ids]
-        weights: Float32 = np.exp((scores - scores.max()) / np.float32(max(params.temperature, _COLDEST)))
+        weights = np.subtract(scores, scores.max(), out=scratch.weights[: len(scores)])
+        weights /= np.float32(max(params.temperature, _COLDEST))
+        np.exp(weights, out=weights)  # the heaviest is 1
         if params.top_p < 1:
-            nucleus = top_p(weights, params.top_p)
-            weights = weights[nucleus]
-            ids = nucleus if ids is None else ids[nucleus]
+            keep_heavy(weights, top_p(weights, params.top_p, scratch), scratch)
         if params.min_p > 0:
-            weights *= weights >= np.float32(params.min_p)  # the heaviest weight is 1
+            keep_heavy(weights, np.float32(params.min_p), scratch)
         choice = draw(weights, uniform(self._key, position))
         return choice if ids is None else int(ids[choice])
 
     def _with_logprobs(self, logits: Float32, token: int, count: int) -> Token:
         """Log-probabilities of the model's own distribution: before penalties, temperature and filters."""
-        peak = float(logits.max())
-        total = peak + float(np.log(np.exp(logits - np.float32(peak)).sum(dtype=np.float64)))
-        best = top_k(logits, count) if count else np.empty(0, np.intp)
-        top = [(int(i), float(logits[i]) - total) for i in best]
-        return Token(token, float(logits[token]) - total, top)
+        peak = logits.max()
+        weights = np.subtract(logits, peak, out=self._scratch.weights)
+        log_sum = float(peak) + float(np.log(np.exp(weights, out=weights).sum()))
+        best = top_k(logits, count, self._scratch) if count else ()
+        return Token(token, float(logits[token]) - log_sum, [(int(i), float(logits[i]) - log_sum) for i in best])
 
 
 def _require_ids(param: str, ids: Iterable[int], vocab: int) -> None:
