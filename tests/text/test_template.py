@@ -161,3 +161,18 @@ def test_a_model_without_template_points_elsewhere(small):
 def test_bad_jinja_is_found_when_the_model_is_opened(small):
     with pytest.raises(CheckpointError, match="line 2"):
         ChatTemplate({"default": "a\n{% if %}"}, small)
+
+
+def test_arguments_nested_too_deeply_are_a_request_error(template):
+    deep = []
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(RequestError, match="recursion"):
+        template("{{ tools }}").render(user("x"), tools=deep)
+    while deep:  # freed from the outside in, or the interpreter runs out of stack as well
+        deep = deep.pop()
+
+
+def test_half_a_surrogate_pair_is_a_request_error(template):
+    with pytest.raises(RequestError, match="surrogate"):
+        template().render(user("\ud800"))

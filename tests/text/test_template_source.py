@@ -39,3 +39,9 @@ def test_what_is_not_a_template_is_named(fake_checkpoint, tmp_path, value):
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": value}))
     with pytest.raises(CheckpointError, match="chat template"):
         find_sources(fake_checkpoint(kind="safetensors", directory=tmp_path))
+
+
+def test_a_template_that_is_not_utf8_is_named(fake_checkpoint, tmp_path):
+    (tmp_path / "chat_template.jinja").write_bytes(b"\xff")
+    with pytest.raises(CheckpointError, match=r"chat_template\.jinja"):
+        find_sources(fake_checkpoint(kind="safetensors", directory=tmp_path))

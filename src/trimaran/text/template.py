@@ -37,25 +37,14 @@ class ChatTemplate:
         Raises ``RequestError`` when a message is malformed, the template refuses the conversation (with the template's
         own words), or does not read one of ``kwargs``, which would be dropped in silence.
         """
-        if "default" not in self._templates:
-            raise RequestError(
-                "the model has no chat template; send a prompt to /v1/completions (LLM.generate) instead",
-                param="messages",
-                code="no_chat_template",
-            )
-        name = "tool_use" if kwargs.get("tools") and "tool_use" in self._templates else "default"
-        compiled = self._templates[name]
-        for key, value in kwargs.items():
-            if key in _RESERVED or key in self._tokenizer.named:
-                raise RequestError(f"the template argument {key!r} cannot be set", param=key)
-            if value is not None and key not in compiled.reads:
-                raise RequestError(f"the model's chat template does not use {key!r}", param=key)
+        compiled = self._choose(kwargs)
         checked = check_messages(messages, developer=compiled.knows_developers)
-        written = {"tools": None, "documents": None, **kwargs, "messages": checked}
-        mark = _unused_character(written)
-        written = _map_strings(written, lambda text: self._tokenizer.control.broken_up(text, mark))
-        variables = {**self._tokenizer.named, **written, "add_generation_prompt": add_generation_prompt}
+        written: Any = {"tools": None, "documents": None, **kwargs, "messages": checked}
+        mark = ""
         try:
+            mark = _unused_character(written)
+            written = _map_strings(written, lambda text: self._tokenizer.control.broken_up(text, mark))
+            variables = {**self._tokenizer.named, **written, "add_generation_prompt": add_generation_prompt}
             text = run_template(compiled.template, variables)
         except Exception as error:  # the template is somebody's code and may raise anything
             own_words = isinstance(error, TemplateRefusedError)
@@ -65,6 +54,23 @@ class ChatTemplate:
         for piece in self._tokenizer.control.split(text):
             ids += [piece] if isinstance(piece, int) else self._tokenizer.encode(piece.replace(mark, ""))
         return ids
+
+    def _choose(self, arguments: Mapping[str, Any]) -> "_Compiled":
+        """The template for these arguments; an argument that it would drop is an error."""
+        if "default" not in self._templates:
+            raise RequestError(
+                "the model has no chat template; send a prompt to /v1/completions (LLM.generate) instead",
+                param="messages",
+                code="no_chat_template",
+            )
+        name = "tool_use" if arguments.get("tools") and "tool_use" in self._templates else "default"
+        compiled = self._templates[name]
+        for key, value in arguments.items():
+            if key in _RESERVED or key in self._tokenizer.named:
+                raise RequestError(f"the template argument {key!r} cannot be set", param=key)
+            if value is not None and key not in compiled.reads:
+                raise RequestError(f"the model's chat template does not use {key!r}", param=key)
+        return compiled
 
 
 def open_template(checkpoint: Checkpoint, tokenizer: Tokenizer) -> ChatTemplate:

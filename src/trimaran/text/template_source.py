@@ -22,7 +22,10 @@ def find_sources(checkpoint: Checkpoint) -> dict[str, str]:
         )
     file = checkpoint.directory / "chat_template.jinja"
     if file.is_file():
-        return {"default": file.read_text(encoding="utf-8")}
+        try:
+            return {"default": file.read_text(encoding="utf-8")}
+        except (OSError, UnicodeDecodeError) as error:
+            raise CheckpointError(f"cannot read {file}: {error}") from error
     file = checkpoint.directory / "tokenizer_config.json"
     templates = read_object(file)[0].get("chat_template") if file.is_file() else None
     if templates is None:
