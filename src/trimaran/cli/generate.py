@@ -3,6 +3,7 @@
 import json
 import sys
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -63,19 +64,14 @@ def generate(
     )
     options = flags.engine_options(executor, threads, weight_format, kv_cache_dtype, max_model_len)
     with LLM(model, offline=offline, **options) as llm:
+        ask = partial(llm.chat, [{"role": "user", "content": text}]) if chat else partial(llm.generate, text)
         if n == 1 and not as_json:
-            for delta in (
-                llm.chat(_message(text), params, stream=True) if chat else llm.generate(text, params, stream=True)
-            ):
+            for delta in ask(params, stream=True):
                 print(delta.text, end="", flush=True)
             print()
             return
-        (completion,) = llm.chat(_message(text), params) if chat else llm.generate(text, params)
+        (completion,) = ask(params)
     print(_as_json(completion) if as_json else "\n---\n".join(output.text for output in completion.outputs))
-
-
-def _message(text: str) -> list[dict[str, str]]:
-    return [{"role": "user", "content": text}]
 
 
 def _as_json(completion: "Completion") -> str:

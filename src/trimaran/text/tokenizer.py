@@ -63,7 +63,7 @@ class Tokenizer:
         try:
             return self._core.encode(text, add_special_tokens=False).ids
         except TypeError:
-            raise RequestError("the text holds half of a surrogate pair (U+D800 to U+DFFF)") from None
+            raise RequestError("the text holds half of a surrogate pair (U+D800 to U+DFFF)", param="prompt") from None
 
 
 def open_tokenizer(checkpoint: Checkpoint) -> Tokenizer:
