@@ -299,7 +299,7 @@ void Program::collect_greedy() {
       const Best& b = w.best[r];
       if (b.value > best.value || (b.value == best.value && b.id < best.id)) best = b;
     }
-    greedy_[r] = best.id;
+    greedy_[r] = std::isfinite(best.value) ? best.id : -1;  // NaN is never above the -inf that the search starts from
   }
 }
 

@@ -76,7 +76,8 @@ class ReferenceExecutor:
         for op, dead in zip(self._program.ops, self._last_reads, strict=True):
             if isinstance(op, Logits):
                 logits: Float32 = buffers[op.x].astype(np.float32)
-                return StepOutputs(logits.argmax(axis=-1).astype(np.int32), logits if step.want_logits else None)
+                greedy = np.where(np.isfinite(logits.max(axis=-1)), logits.argmax(axis=-1), -1).astype(np.int32)
+                return StepOutputs(greedy, logits if step.want_logits else None)
             buffers[op.out] = self._apply(op, buffers, step)
             for buffer in dead:
                 del buffers[buffer]

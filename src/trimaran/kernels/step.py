@@ -33,7 +33,8 @@ class StepInputs:
 
 @dataclass(frozen=True)
 class StepOutputs:
-    """``greedy`` ``[R]`` is the arg-max (lowest id on a tie); ``logits`` ``[R, vocab]`` fp32 is valid until the next step."""
+    """``greedy`` ``[R]`` is the arg-max (lowest id on a tie), or -1 where the largest logit is not a finite number;
+    ``logits`` ``[R, vocab]`` fp32 is valid until the next step."""
 
     greedy: Int32
     logits: Float32 | None
