@@ -13,13 +13,13 @@ def naive_order(values: np.ndarray) -> list[int]:
     return sorted(range(len(values)), key=lambda i: (-values[i], i))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(rows, st.integers(1, 800))
 def test_top_k_is_the_head_of_the_sorted_row(scores, k):
     assert top_k(scores, k, Scratch(len(scores))).tolist() == naive_order(scores)[:k]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(rows, st.floats(1e-6, 0.9999), st.floats(0.1, 4))
 def test_top_p_is_the_smallest_head_that_holds_the_mass(scores, mass, sharpness):
     weights = np.exp((scores - scores.max()) * np.float32(sharpness))
@@ -52,7 +52,7 @@ def test_top_p_keeps_ties():
     assert top_p(np.ones(5000, np.float32), 0.5, Scratch(5000)) == 1
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(rows, st.floats(0, 1, exclude_max=True))
 def test_draw_inverts_the_running_sum(scores, u):
     weights = np.exp(scores)

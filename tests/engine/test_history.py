@@ -9,7 +9,7 @@ from trimaran.engine.history import History
 tokens = st.lists(st.integers(0, 199), max_size=300)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(tokens, tokens, st.floats(0.5, 2), st.floats(-2, 2), st.floats(-2, 2))
 def test_penalties_equal_their_definition(prompt, output, repetition, presence, frequency):
     history = History(prompt)

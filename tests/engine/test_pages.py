@@ -84,7 +84,7 @@ class Pool(RuleBasedStateMachine):
 
 
 TestPool = Pool.TestCase
-TestPool.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestPool.settings = settings(max_examples=60, stateful_step_count=40)
 
 
 def test_a_sealed_page_stays_findable_until_its_memory_is_needed():

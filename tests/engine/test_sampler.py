@@ -41,7 +41,7 @@ def naive(row, *, key, position, temperature, k, p, min_p) -> int:
     return order[int(np.searchsorted(running, uniform(key, position) * running[-1], side="right"))]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.integers(0, 2**64 - 1),
     st.sampled_from([0.2, 0.7, 1.0, 1.8]),

@@ -102,7 +102,7 @@ arrivals = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(arrivals, min_size=1, max_size=14),
     st.integers(8, 20),
