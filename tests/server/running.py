@@ -13,7 +13,7 @@ import psutil
 
 from trimaran.engine.config import EngineConfig
 from trimaran.kernels.null import NullModel
-from trimaran.server.listen import bind, url
+from trimaran.server.address import bind, url
 from trimaran.server.options import ServeOptions
 from trimaran.server.run import Model, serve_on
 

@@ -15,6 +15,7 @@ import openai
 import psutil
 import pytest
 
+from trimaran import server
 from trimaran.base.errors import ConfigError
 from trimaran.base.formats import KVFormat, WeightFormat
 from trimaran.cli.serve import engine_config
@@ -144,7 +145,7 @@ def test_every_option_is_read(byte_model):
             return getattr(self._options, name)
 
     engine_config(Recorder(ServeOptions(executor="null")), byte_model, "x")
-    source = Path(sys.modules["trimaran.server"].__path__[0], "run.py").read_text()
+    source = "".join(path.read_text() for path in Path(server.__path__[0]).glob("*.py"))
     source += Path(sys.modules["trimaran.cli.serve"].__file__).read_text()
     read |= set(re.findall(r"options\.(\w+)", source))
     assert {field.name for field in dataclasses.fields(ServeOptions)} <= read

@@ -54,30 +54,24 @@ class Inbox:
 
 
 class EngineLink:
-    """One engine process at a time, restarted when it dies. ``start`` first; ``stop`` last."""
+    """One engine process at a time, replaced when it dies. ``stop`` comes last."""
 
-    def __init__(self, launch: Callable[[], EngineProcess], metrics: Metrics) -> None:
-        """``launch`` makes a process that has not been started."""
+    def __init__(self, process: EngineProcess, launch: Callable[[], EngineProcess], metrics: Metrics) -> None:
+        """Takes over ``process``, which has been started; ``launch`` makes others that have not."""
+        self.metrics = metrics
+        self.lost: asyncio.Future[errors.TrimaranError] = asyncio.get_running_loop().create_future()  # set on giving up
         self._launch = launch
-        self._metrics = metrics
         self._process: EngineProcess | None = None
+        self._why_down = ""
+        self._stopping = False
         self._inboxes: dict[str, Inbox] = {}
         self._outbox: list[ToEngine] = []
         self._posted = asyncio.Event()
-        self._why_down = "the engine has not started"
-        self._stopping = False
-        self._tasks: list[asyncio.Task[None]] = []
-        self.lost: asyncio.Future[errors.TrimaranError] = asyncio.get_running_loop().create_future()  # set on giving up
-
-    async def start(self) -> Started:
-        """Starts the process, and keeps it running from here on; raises the engine's own error when it cannot start."""
-        process = self._launch()
-        started = await process.start()
         self._up(process)
-        self._tasks = [asyncio.create_task(self._supervise(process)), asyncio.create_task(self._send())]
-        for task in self._tasks:
+        self._supervising = asyncio.create_task(self._supervise(process))
+        self._sending = asyncio.create_task(self._send())
+        for task in (self._supervising, self._sending):
             task.add_done_callback(self._ended)
-        return started
 
     def submit(self, requests: Iterable[Submit], inbox: Inbox) -> None:
         """Sends requests whose messages go to ``inbox``; raises ``EngineDiedError`` while there is no engine."""
@@ -106,11 +100,10 @@ class EngineLink:
         self._stopping = True
         if self._process is not None:
             await self._process.stop(deadline)
-        elif self._tasks:
-            self._tasks[0].cancel()  # between two processes, or while one is being started
-        for task in self._tasks[1:]:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        else:
+            self._supervising.cancel()  # it waits between two processes, or for one to start
+        self._sending.cancel()
+        await asyncio.gather(self._supervising, self._sending, return_exceptions=True)
 
     def _post(self, message: ToEngine) -> None:
         self._outbox.append(message)
@@ -128,12 +121,12 @@ class EngineLink:
 
     def _up(self, process: EngineProcess) -> None:
         self._process = process
-        self._metrics.engine_started()
+        self.metrics.engine_started()
 
     def _down(self, why: str) -> None:
         self._process = None
         self._why_down = why
-        self._metrics.engine_ended()
+        self.metrics.engine_ended()
         self._outbox.clear()
         inboxes, self._inboxes = set(self._inboxes.values()), {}
         for inbox in inboxes:
@@ -169,7 +162,7 @@ class EngineLink:
         except errors.TrimaranError as error:
             log.error("the engine does not start: %s", error)
             return None
-        self._metrics.engine_restarts.inc()
+        self.metrics.engine_restarts.inc()
         self._up(process)
         log.warning("a new engine process (%d) serves", process.pid)
         return process
@@ -182,7 +175,7 @@ class EngineLink:
     def _deliver(self, message: FromEngine) -> None:
         match message:
             case Beat():
-                self._metrics.observe(message)
+                self.metrics.observe(message)
             case Tokens() | Failed():
                 inbox = self._inboxes.get(message.id)
                 if inbox is None:

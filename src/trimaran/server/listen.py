@@ -2,9 +2,7 @@
 
 import asyncio
 import contextlib
-import ipaddress
 import logging
-import signal
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -12,54 +10,13 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
-from trimaran.base.errors import ConfigError
 from trimaran.server.dataplane import DataPlane
 from trimaran.server.engine import EngineLink
 from trimaran.server.http import HttpProtocol
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
 LINGER_SECONDS = 2  # for the last bytes of answers that have already been made
 
 log = logging.getLogger(__name__)
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """Takes the address before anything slow begins; nothing can connect until it is served. Raises ``ConfigError``."""
-    try:
-        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        sock = socket.socket(family, kind, proto)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(address)
-    except OSError as error:
-        raise ConfigError(
-            f"cannot listen on {host}:{port}: {error.strerror}; choose another --host or --port"
-        ) from error
-    return sock
-
-
-def is_loopback(sock: socket.socket) -> bool:
-    """True when only this machine can reach ``sock``."""
-    return ipaddress.ip_address(sock.getsockname()[0].partition("%")[0]).is_loopback
-
-
-def url(sock: socket.socket) -> str:
-    """Where clients find ``sock``."""
-    host, port = sock.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-@contextlib.contextmanager
-def stop_signals() -> Iterator[asyncio.Queue[None]]:
-    """A queue that gets an item for every SIGINT or SIGTERM; main thread only."""
-    loop = asyncio.get_running_loop()
-    stops: asyncio.Queue[None] = asyncio.Queue()
-    for number in SIGNALS:
-        loop.add_signal_handler(number, stops.put_nowait, None)
-    try:
-        yield stops
-    finally:
-        for number in SIGNALS:
-            loop.remove_signal_handler(number)
 
 
 class _HttpServer(uvicorn.Server):

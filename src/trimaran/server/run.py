@@ -1,29 +1,29 @@
-"""``trimaran serve`` from start to end: engine process and tokenizer side by side, then HTTP, then an orderly stop."""
+"""``trimaran serve`` from start to end: engine process and tokenizer side by side, then HTTP, then an orderly stop.
+
+Light to import: the engine process is started first, and what takes long here (``assembly.py``: HTTP stack, tokenizer)
+is imported while it loads the model.
+"""
 
 import asyncio
 import logging
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from trimaran import __version__
 from trimaran.base.messages import Started
 from trimaran.host.process import EngineProcess
-from trimaran.server.engine import EngineLink
-from trimaran.server.listen import bind, is_loopback, serve_until_stopped, stop_signals, url
-from trimaran.server.metrics import Metrics
+from trimaran.server.address import bind, is_loopback, stop_signals, url
 from trimaran.server.options import ServeOptions
 
 if TYPE_CHECKING:
-    from trimaran.server.app import Service
-    from trimaran.text.template import ChatTemplate
-    from trimaran.text.tokenizer import Tokenizer
+    from trimaran.server.assembly import Text
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -50,20 +50,26 @@ async def serve_on(
     begun = time.monotonic()
     if not is_loopback(sock) and not options.api_key:
         log.warning("ANYBODY who reaches %s may use this server: set --api-key or listen on 127.0.0.1", url(sock))
-    metrics = Metrics()
-    link = EngineLink(lambda: EngineProcess(engine), metrics)
-    # The engine process loads the model while this one loads the tokenizer and the HTTP stack.
-    loading = asyncio.create_task(asyncio.to_thread(_load_text, model.path))
+    process = EngineProcess(engine)
+    loaded = await _unless_stopped(stops, _load(process, model.path))
+    if loaded is None:
+        return 0
+    started, text = loaded
+
+    from trimaran.server.assembly import assemble
+    from trimaran.server.engine import EngineLink
+    from trimaran.server.listen import serve_until_stopped
+    from trimaran.server.metrics import Metrics
+
+    link = EngineLink(process, lambda: EngineProcess(engine), Metrics())
     try:
-        started = await link.start()
-        service = _service(options, model.names, link, started, await loading, metrics)
-        app = _app(service, options)
-        line = _ready_line(model.names[0], url(sock), time.monotonic() - begun, started)
-        print(line, file=sys.stderr, flush=True)
+        app, plane = assemble(options, model.names, link, started, text)
+        seconds = time.monotonic() - begun
+        print(_ready_line(model.names[0], url(sock), seconds, started), file=sys.stderr, flush=True)
         return await serve_until_stopped(
             app,
             sock,
-            service.plane,
+            plane,
             link,
             stops,
             keep_alive=options.timeout_keep_alive,
@@ -71,65 +77,46 @@ async def serve_on(
             head=options.timeout_body,
         )
     finally:
-        await asyncio.gather(loading, return_exceptions=True)
         await link.stop(0.0)
 
 
-def _load_text(path: Path) -> "tuple[Tokenizer, ChatTemplate]":
-    import trimaran.server.app  # noqa: F401  # its import takes longest, and happens while the engine loads
-    from trimaran.checkpoint import open_checkpoint
-    from trimaran.text.template import open_template
-    from trimaran.text.tokenizer import open_tokenizer
-
-    checkpoint = open_checkpoint(path)
+async def _load(process: EngineProcess, path: Path) -> "tuple[Started, Text]":
+    loading = asyncio.create_task(asyncio.to_thread(_load_text, path))
     try:
-        tokenizer = open_tokenizer(checkpoint)
-        return tokenizer, open_template(checkpoint, tokenizer)
-    finally:
-        checkpoint.release()
-        checkpoint.close()
+        started = await process.start()
+    except BaseException:
+        loading.cancel()
+        raise
+    try:
+        return started, await loading
+    except BaseException:
+        await process.stop(0.0)
+        raise
 
 
-def _service(
-    options: ServeOptions,
-    names: tuple[str, ...],
-    link: EngineLink,
-    started: Started,
-    text: "tuple[Tokenizer, ChatTemplate]",
-    metrics: Metrics,
-) -> "Service":
-    from trimaran.server.app import Service, Version
-    from trimaran.server.dataplane import DataPlane, Limits
-    from trimaran.server.openai.identity import ModelCard
+def _load_text(path: Path) -> "Text":
+    from trimaran.server.assembly import load_text
 
-    tokenizer, template = text
-    limits = Limits(
-        max_inflight=options.max_num_seqs + options.max_waiting,
-        max_running=options.max_num_seqs,
-        context=started.context,
-        vocab=started.vocab,
-        deadline=options.timeout_request,
-    )
-    about = Version(
-        __version__, started.executor, started.isa, started.threads, started.weight_format, started.kv_format
-    )
-    plane = DataPlane(link, tokenizer, limits, metrics)
-    return Service(plane, template, ModelCard(names, started, __version__), about)
+    return load_text(path)
 
 
-def _app(service: "Service", options: ServeOptions) -> Any:
-    from trimaran.server.app import Access, create_app
-
-    access = Access(
-        api_keys=options.api_key,
-        allowed_origins=options.allowed_origins,
-        max_body_bytes=options.max_body_bytes,
-        body_seconds=options.timeout_body,
-    )
-    return create_app(service, access)
+async def _unless_stopped(stops: asyncio.Queue[None], work: Coroutine[Any, Any, T]) -> T | None:
+    """The result of ``work``, or ``None`` when ``stops`` yields first; the work is cancelled then."""
+    task, stop = asyncio.create_task(work), asyncio.create_task(stops.get())
+    await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
+    if not task.done():
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return None
+    if stop.done():
+        stops.put_nowait(None)  # for whoever serves
+    stop.cancel()
+    return task.result()
 
 
 def _ready_line(name: str, address: str, seconds: float, started: Started) -> str:
+    from trimaran import __version__
+
     threads = f"{started.threads} thread" + ("s" if started.threads != 1 else "")
     return (
         f"Trimaran {__version__} serves {name} on {address}/v1 (ready in {seconds:.1f} s; {started.executor} executor, "

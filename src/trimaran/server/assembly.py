@@ -1,0 +1,61 @@
+"""Puts the parts of a server together once its engine has started."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from starlette.types import ASGIApp
+
+from trimaran import __version__
+from trimaran.base.messages import Started
+from trimaran.checkpoint import open_checkpoint
+from trimaran.server.app import Access, Service, Version, create_app
+from trimaran.server.dataplane import DataPlane, Limits
+from trimaran.server.engine import EngineLink
+from trimaran.server.openai.identity import ModelCard
+from trimaran.server.options import ServeOptions
+from trimaran.text.template import ChatTemplate, open_template
+from trimaran.text.tokenizer import Tokenizer, open_tokenizer
+
+
+@dataclass(frozen=True)
+class Text:
+    """A model's tokenizer and chat template."""
+
+    tokenizer: Tokenizer
+    template: ChatTemplate
+
+
+def load_text(path: Path) -> Text:
+    """Reads both from the checkpoint at ``path``; raises ``CheckpointError`` or ``UnsupportedError``."""
+    checkpoint = open_checkpoint(path)
+    try:
+        tokenizer = open_tokenizer(checkpoint)
+        return Text(tokenizer, open_template(checkpoint, tokenizer))
+    finally:
+        checkpoint.release()
+        checkpoint.close()
+
+
+def assemble(
+    options: ServeOptions, names: tuple[str, ...], link: EngineLink, started: Started, text: Text
+) -> tuple[ASGIApp, DataPlane]:
+    """The application that serves ``link``'s engine under ``names``, and its data plane; each part gets its options."""
+    limits = Limits(
+        max_inflight=options.max_num_seqs + options.max_waiting,
+        max_running=options.max_num_seqs,
+        context=started.context,
+        vocab=started.vocab,
+        deadline=options.timeout_request,
+    )
+    access = Access(
+        api_keys=options.api_key,
+        allowed_origins=options.allowed_origins,
+        max_body_bytes=options.max_body_bytes,
+        body_seconds=options.timeout_body,
+    )
+    version = Version(
+        __version__, started.executor, started.isa, started.threads, started.weight_format, started.kv_format
+    )
+    plane = DataPlane(link, text.tokenizer, limits, link.metrics)
+    service = Service(plane, text.template, ModelCard(names, started, __version__), version)
+    return create_app(service, access), plane
