@@ -5,11 +5,12 @@
 
 from typing import TYPE_CHECKING, Any
 
+from trimaran.base.version import __version__
+
 if TYPE_CHECKING:
     from trimaran.base.sampling import SamplingParams
     from trimaran.llm import LLM
 
-__version__ = "0.1.0"
 __all__ = ["LLM", "SamplingParams", "__version__"]
 
 
