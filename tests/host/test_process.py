@@ -157,6 +157,15 @@ async def test_a_worker_that_refuses_its_configuration_says_why():
 WORKERS = {
     "crashes": "import sys; print('first', file=sys.stderr); sys.exit('out of luck')",
     "hangs": "import time; time.sleep(600)",
+    "deaf": """
+import sys, time, msgspec, zmq
+from trimaran.base.messages import FromEngineBatch, Started
+socket = zmq.Context().socket(zmq.PAIR)
+socket.connect(sys.argv[1])
+started = Started("m", 1, 1, "", "", "", "", 1, 1, 16, 0, 0)
+socket.send(msgspec.msgpack.encode(FromEngineBatch([started])))
+time.sleep(600)
+""",
     "ignores_sigterm": "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)",
 }
 
@@ -196,6 +205,31 @@ async def test_a_cancelled_start_leaves_nothing_behind(worker, monkeypatch):
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting
+    assert gone(process.pid)
+
+
+async def test_sending_to_a_worker_that_does_not_read_ends_with_its_death(worker):
+    process = EngineProcess({}, module=worker("deaf"))
+    await process.start(60)
+
+    async def send_without_end() -> None:
+        while True:
+            await process.send(Cancel("x" * 1000))
+
+    sending = asyncio.create_task(send_without_end())
+    await asyncio.sleep(0.5)
+    assert not sending.done()
+    os.kill(process.pid, signal.SIGKILL)
+    with pytest.raises(EngineDiedError, match="SIGKILL"):
+        await asyncio.wait_for(sending, 20)
+    await process.stop()
+
+
+async def test_a_worker_that_does_not_read_is_stopped_by_force(worker, monkeypatch):
+    monkeypatch.setattr("trimaran.host.process.KILL_GRACE", 0.2)
+    process = EngineProcess({}, module=worker("deaf"))
+    await process.start(60)
+    assert await process.stop(0) == -signal.SIGTERM
     assert gone(process.pid)
 
 

@@ -105,11 +105,14 @@ class EngineProcess:
         if self._exit is None or self._exit.done():
             raise self._death()
         sent = asyncio.ensure_future(self._socket.send(self._encoder.encode(ToEngineBatch(list(messages)))))
-        if not sent.done():  # the worker is far behind, and may die before it catches up
+        if sent.done():
+            return
+        try:  # the worker is far behind, and may die before it catches up
             await asyncio.wait({sent, self._exit}, return_when=asyncio.FIRST_COMPLETED)
             if not sent.done():
-                sent.cancel()
                 raise self._death()
+        finally:
+            sent.cancel()
 
     def __aiter__(self) -> Self:
         return self
