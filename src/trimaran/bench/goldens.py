@@ -17,8 +17,8 @@ Float64 = npt.NDArray[np.float64]
 class Golden:
     """What an independent float32 forward says of one text of N tokens; written by ``scripts/goldens.py``.
 
-    For each position the K most likely next tokens are kept and the others are one bucket, so a KL taken from this is a
-    lower bound: what is missing is the difference inside the bucket. ``bench/README.md`` holds both figures.
+    For each position the K most likely next tokens are kept, and S of the others, drawn by their probability, stand for
+    all of them.
     """
 
     name: str
@@ -26,6 +26,8 @@ class Golden:
     ids: npt.NDArray[np.uint16]  # [N, K], best first
     logprobs: Float32  # [N, K]
     rest: Float32  # [N], log of the mass of all other tokens
+    drawn: npt.NDArray[np.uint16]  # [N, S], some of the others
+    drawn_logprobs: Float32  # [N, S]
     target: Float32  # [N - 1], log-probability of the token that follows
 
     def first(self, count: int) -> "Golden":
@@ -36,6 +38,8 @@ class Golden:
             self.ids[:count],
             self.logprobs[:count],
             self.rest[:count],
+            self.drawn[:count],
+            self.drawn_logprobs[:count],
             self.target[: count - 1],
         )
 
@@ -84,7 +88,7 @@ def score(golden: Golden, chunks: Iterable[Float32], full: Float32 | None = None
     for logits in chunks:
         rows = slice(start, start := start + len(logits))
         logprobs = log_softmax(logits)
-        kl.append(bucket_kl(golden.ids[rows], golden.logprobs[rows], golden.rest[rows], logprobs))
+        kl.append(estimate_kl(golden, rows, logprobs))
         best.append(logits.argmax(axis=1))
         following = golden.tokens[rows.start + 1 : rows.stop + 1]
         target.append(logprobs[np.arange(len(following)), following])
@@ -108,14 +112,21 @@ def score(golden: Golden, chunks: Iterable[Float32], full: Float32 | None = None
     )
 
 
-def bucket_kl(ids: npt.NDArray[np.uint16], logprobs: Float32, rest: Float32, ours: Float64) -> Float64:
-    """KL ``[rows]`` of ``ours`` ``[rows, vocab]`` over ``ids`` ``[rows, K]`` and one bucket for all others."""
-    kept = np.take_along_axis(ours, ids.astype(np.int64), axis=1)
-    others = ours.copy()
-    np.put_along_axis(others, ids.astype(np.int64), -np.inf, axis=1)
-    our_rest = np.log(np.exp(others).sum(axis=1))
-    p, p_rest = logprobs.astype(np.float64), rest.astype(np.float64)
-    return np.asarray((np.exp(p) * (p - kept)).sum(axis=1) + np.exp(p_rest) * (p_rest - our_rest), np.float64)
+def estimate_kl(golden: Golden, rows: slice, ours: Float64) -> Float64:
+    """KL(golden || ours) ``[rows]`` for our log-probabilities ``[rows, vocab]``.
+
+    It is exact over the kept tokens and an unbiased estimate over the others. With r = q / p these add sum p (-log r) =
+    sum p (r - 1 - log r) + P - Q, where P and Q are their masses. Both masses are known exactly, and the sum has small,
+    non-negative terms, so that a few draws estimate it well (Schulman, "Approximating KL Divergence", 2020).
+    """
+    ids = golden.ids[rows].astype(np.int64)
+    kept, others = np.take_along_axis(ours, ids, axis=1), ours.copy()
+    np.put_along_axis(others, ids, -np.inf, axis=1)
+    log_p = golden.logprobs[rows].astype(np.float64)
+    log_r = np.take_along_axis(ours, golden.drawn[rows].astype(np.int64), axis=1) - golden.drawn_logprobs[rows]
+    mass, our_mass = np.exp(golden.rest[rows].astype(np.float64)), np.exp(others).sum(axis=1)
+    drawn = (np.expm1(log_r) - log_r).mean(axis=1)
+    return np.asarray((np.exp(log_p) * (log_p - kept)).sum(axis=1) + mass * drawn + mass - our_mass, np.float64)
 
 
 def log_softmax(logits: Float32) -> Float64:
