@@ -108,7 +108,14 @@ def running(
         max_waiting=settings.max_num_seqs + settings.max_waiting,
         **{"kv_memory_bytes": 2**20, **(engine or {})},
     )
-    server = Running(path, settings, config)
+    with serving(path, settings, config) as server:
+        yield server
+
+
+@contextmanager
+def serving(path: Path, options: ServeOptions, engine: EngineConfig) -> Iterator[Running]:
+    """A ready server over any model; leaving stops it."""
+    server = Running(path, options, engine)
     with server.http:
         server.wait_ready()
         try:

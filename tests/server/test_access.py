@@ -162,6 +162,7 @@ def test_a_full_queue(byte_model, stream):
             model=NAME, prompt="x", n=3, max_tokens=1500, stream=True, extra_body={"ignore_eos": True}
         )
         next(iter(busy))
+        eventually(lambda: server.metric("trimaran_sequences_running") == 2)
         with pytest.raises(openai.RateLimitError) as caught:
             client.completions.create(model=NAME, prompt="x", n=2, stream=stream)
         assert caught.value.code == "queue_full"

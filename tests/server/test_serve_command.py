@@ -114,8 +114,15 @@ def test_refusals(flags, environ, says):
     assert says in refused(*flags, **environ)
 
 
-def test_impossible_engines_are_refused_before_anything_starts(byte_model):
-    assert "multiple of 16" in refused(str(byte_model), "--executor", "null", "--block-size", "17")
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("--block-size", "17"), "--block-size must be a multiple of 16, not 17"),
+        (("--kv-cache-memory-bytes", "1"), "raise --kv-cache-memory-bytes"),
+    ],
+)
+def test_impossible_engines_are_refused_in_the_words_of_flags(byte_model, flags, says):
+    assert says in refused(str(byte_model), "--executor", "null", *flags)
 
 
 def test_a_port_in_use(byte_model):
@@ -173,5 +180,5 @@ def test_what_the_engine_is_told(byte_model, options, expected):
 
 
 def test_more_sequences_than_rows_is_refused(byte_model):
-    with pytest.raises(ConfigError, match="max_num_batched_tokens"):
+    with pytest.raises(ConfigError, match=r"--max-num-batched-tokens \(32\) must be at least --max-num-seqs \(64\)"):
         engine_config(ServeOptions(max_num_seqs=64, max_num_batched_tokens=32), byte_model, "name")

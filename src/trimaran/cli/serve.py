@@ -5,7 +5,9 @@ Flags are made from ``server/options.py``, so that flags, variables and configur
 
 import inspect
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +21,13 @@ if TYPE_CHECKING:
     from trimaran.engine.config import EngineConfig
 
 _FORMATS = {"auto": None, "bfloat16": "bf16", "float32": "fp32"}
+_ENGINE_NAMES = {
+    "kv_memory_bytes": "--kv-cache-memory-bytes",
+    "max_model_len": "--max-model-len",
+    "max_num_batched_tokens": "--max-num-batched-tokens",
+    "max_num_seqs": "--max-num-seqs",
+    "page_size": "--block-size",
+}
 
 
 def _serve(config: Path | None, **flags: Any) -> None:
@@ -61,7 +70,7 @@ def start(options: ServeOptions) -> int:
     model = find_model(options.model, offline=options.offline)
     names = options.served_model_name or (model.name,)
     engine = engine_config(options, model.path, names[0])
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with _flag_names(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(run(options, Model(model.path, names), engine.to_json()))
 
 
@@ -73,24 +82,38 @@ def engine_config(options: ServeOptions, path: Path, name: str) -> "EngineConfig
     weights = _FORMATS.get(options.weight_format, options.weight_format)
     kv = _FORMATS.get(options.kv_cache_dtype, options.kv_cache_dtype)
     more: dict[str, Any] = {"null": _null_model(options, path)} if options.executor == "null" else {}
-    return EngineConfig(
-        model=str(path),
-        served_name=name,
-        executor=options.executor,
-        weight_format=None if weights is None else WeightFormat(weights),
-        kv_format=KVFormat.BF16 if kv is None else KVFormat(kv),
-        activations=ActivationFormat(options.activations),
-        max_model_len=options.max_model_len,
-        max_num_seqs=options.max_num_seqs,
-        max_num_batched_tokens=options.max_num_batched_tokens,
-        max_waiting=options.max_num_seqs + options.max_waiting,  # the server counts at its door: all it lets in fits
-        page_size=options.block_size,
-        kv_memory_bytes=options.kv_cache_memory_bytes,
-        prefix_caching=options.enable_prefix_caching,
-        threads=options.threads,
-        seed=options.seed,
-        **more,
-    )
+    with _flag_names():
+        return EngineConfig(
+            model=str(path),
+            served_name=name,
+            executor=options.executor,
+            weight_format=None if weights is None else WeightFormat(weights),
+            kv_format=KVFormat.BF16 if kv is None else KVFormat(kv),
+            activations=ActivationFormat(options.activations),
+            max_model_len=options.max_model_len,
+            max_num_seqs=options.max_num_seqs,
+            max_num_batched_tokens=options.max_num_batched_tokens,
+            max_waiting=options.max_num_seqs
+            + options.max_waiting,  # the server counts at its door: all it lets in fits
+            page_size=options.block_size,
+            kv_memory_bytes=options.kv_cache_memory_bytes,
+            prefix_caching=options.enable_prefix_caching,
+            threads=options.threads,
+            seed=options.seed,
+            **more,
+        )
+
+
+@contextmanager
+def _flag_names() -> Iterator[None]:
+    """Errors of the engine name its options; here they get the names that the user typed."""
+    try:
+        yield
+    except ConfigError as error:
+        text = str(error)
+        for ours, flag in _ENGINE_NAMES.items():
+            text = re.sub(rf"\b{ours}\b", flag, text)
+        raise ConfigError(text) from error
 
 
 def _null_model(options: ServeOptions, path: Path) -> Any:
