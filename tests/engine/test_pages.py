@@ -19,66 +19,68 @@ from trimaran.engine.pages import NULL_PAGE, PagePool, PageRef, PageState
 PAGES = 6
 
 
+any_of = st.integers(0, 10**6)  # picks one of a list, whatever its length
+keys = st.sampled_from([b"k1", b"k2", b"k3"])
+
+
 class Pool(RuleBasedStateMachine):
     """The pool against a model that remembers who was given what."""
-
-    writing = Bundle("writing")
-    sealed = Bundle("sealed")
 
     def __init__(self) -> None:
         super().__init__()
         self.pool = PagePool(PAGES)
-        self.held: Counter[PageRef] = Counter()
+        self.writing: list[PageRef] = []
+        self.sealed: list[PageRef] = []  # one entry for each reference held
         self.keys: dict[PageRef, bytes] = {}
         self.seen_tags: set[int] = set()
 
     @precondition(lambda self: self.pool.available)
-    @rule(target=writing, owner=st.sampled_from("ab"))
-    def allocate(self, owner: str) -> PageRef:
+    @rule(owner=st.sampled_from("ab"))
+    def allocate(self, owner: str) -> None:
         ref = self.pool.allocate(owner)
         assert ref.page != NULL_PAGE
         assert ref.tag not in self.seen_tags, "tags are never used twice"
-        assert all(ref.page != other.page for other in self.held), "the page is held already"
-        self.seen_tags.add(ref.tag)
-        self.held[ref] += 1
+        assert all(ref.page != other.page for other in self.writing + self.sealed), "the page is held already"
         assert self.pool.owners[ref.page] == owner
-        return ref
+        self.seen_tags.add(ref.tag)
+        self.writing.append(ref)
 
-    @rule(target=sealed, ref=consumes(writing), key=st.sampled_from([b"k1", b"k2", b"k3"]))
-    def seal(self, ref: PageRef, key: bytes) -> PageRef:
+    @precondition(lambda self: self.writing)
+    @rule(which=any_of, key=keys)
+    def seal(self, which: int, key: bytes) -> None:
+        ref = self.writing.pop(which % len(self.writing))
         self.pool.seal(ref, key)
-        self.keys[ref] = key
         assert self.pool.owners[ref.page] == key
-        return ref
+        self.keys[ref] = key
+        self.sealed.append(ref)
 
-    @rule(target=sealed, key=st.sampled_from([b"k1", b"k2", b"k3"]))
-    def find(self, key: bytes) -> PageRef | MultipleResults[PageRef]:
+    @rule(key=keys)
+    def find(self, key: bytes) -> None:
         expected = self.pool.has(key)
         ref = self.pool.find(key)
         assert (ref is not None) == expected
-        if ref is None:
-            return multiple()
-        assert self.keys[ref] == key, "found under another page's key, or a page that has changed hands"
-        assert self.pool.state(ref.page) is PageState.SEALED
-        self.held[ref] += 1
-        return ref
+        if ref is not None:
+            assert self.keys[ref] == key, "found under another page's key, or a page that has changed hands"
+            assert self.pool.state(ref.page) is PageState.SEALED
+            self.sealed.append(ref)
 
-    @rule(ref=sealed)
-    def forget(self, ref: PageRef) -> None:
-        self.pool.forget(ref)
+    @precondition(lambda self: self.sealed)
+    @rule(which=any_of)
+    def forget(self, which: int) -> None:
+        self.pool.forget(self.sealed[which % len(self.sealed)])
 
-    @rule(ref=consumes(writing) | consumes(sealed))
-    def release(self, ref: PageRef) -> None:
-        self.pool.release(ref)
-        self.held[ref] -= 1
-        if not self.held[ref]:
-            del self.held[ref]
+    @precondition(lambda self: self.writing or self.sealed)
+    @rule(which=any_of)
+    def release(self, which: int) -> None:
+        held = self.writing if which % (len(self.writing) + len(self.sealed)) < len(self.writing) else self.sealed
+        self.pool.release(held.pop(which % len(held)))
 
     @invariant()
     def conserves(self) -> None:
         self.pool.check()
-        assert self.pool.available == PAGES - len({ref.page for ref in self.held})
-        for ref, count in self.held.items():
+        held = Counter(self.writing + self.sealed)
+        assert self.pool.available == PAGES - len({ref.page for ref in held})
+        for ref, count in held.items():
             assert self.pool.tags[ref.page] == ref.tag, "a held page changed hands"
             assert self.pool.references(ref.page) == count
 

@@ -214,11 +214,25 @@ def test_one_that_waits_for_a_prefix_does_not_hold_back_others():
 
 def test_an_admission_leaves_a_page_for_each_running_sequence():
     sim = Simulation(pages=8, context=128, rows=64)
-    sim.add([1] * 48)
+    sim.add([1] * 40, 20)
     sim.step()
     tight = sim.add([2] * 80)
     sim.step()
+    assert sim.pool.available == 5
     assert tight.slot is None, "it would take the page that the first one needs next"
+
+
+def test_the_end_of_a_prefix_is_given_up_before_its_beginning():
+    sim = Simulation(pages=8, context=128, rows=64)
+    sim.add([1] * 64, 1)
+    sim.step()
+    sim.add([2] * 90, 1)
+    while sim.live:
+        sim.step()
+    assert sim.pool.cached == 8 - 1
+    again = sim.add([1] * 64, 1)
+    sim.step()
+    assert again.cached == 2 * PAGE
 
 
 def test_what_can_never_run_is_refused():
