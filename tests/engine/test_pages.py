@@ -4,12 +4,8 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    Bundle,
-    MultipleResults,
     RuleBasedStateMachine,
-    consumes,
     invariant,
-    multiple,
     precondition,
     rule,
 )
