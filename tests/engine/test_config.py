@@ -25,6 +25,7 @@ def test_json_round_trip():
         ({"null": {"step_seconds": "long"}}, "step_seconds"),
         ({"max_num_seqs": 0}, "max_num_seqs"),
         ({"max_model_len": 1}, "max_model_len"),
+        ({"seed": -1}, "seed"),
         ({"page_size": 24}, "page_size"),
         ({"max_num_seqs": 64, "max_num_batched_tokens": 63}, "max_num_batched_tokens"),
         ({"null": {"sleep": 1}}, "sleep"),

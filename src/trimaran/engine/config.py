@@ -73,4 +73,5 @@ _LOWEST = {
     "page_size": 16,
     "kv_memory_bytes": 1,
     "threads": 0,
+    "seed": 0,
 }
