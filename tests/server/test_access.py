@@ -98,6 +98,11 @@ def test_a_body_that_turns_out_too_large(server):
     assert response.json()["error"]["code"] == "body_too_large"
 
 
+def test_a_client_that_is_still_sending_sees_why_it_is_refused(server):
+    response = keyed(server, content=(b"x" * 2**20 for _ in range(64)))
+    assert response.status_code == 413
+
+
 def exchange(server: Running, *parts: bytes) -> bytes:
     """Sends raw bytes and returns all that comes back until the server closes."""
     host, port = server.url.removeprefix("http://").split(":")
@@ -127,6 +132,19 @@ def test_slow_large_and_broken_requests(server, sent, status, code):
     answer = exchange(server, sent)
     assert answer.startswith(b"HTTP/1.1 " + status)
     assert b'"code":"' + code + b'"' in answer
+
+
+def test_a_slow_next_request_does_not_disturb_an_answer(byte_model):
+    slow = NullModel(vocab=VOCAB, context=2048, step_seconds=0.005)
+    with running(byte_model, null=slow, timeout_body=0.1, timeout_keep_alive=1) as server:
+        body = b'{"model": "bytes", "prompt": "x", "max_tokens": 100, "stream": true}'
+        head = (
+            b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+        )
+        answer = exchange(server, head % len(body) + body, b"GET /health HT")
+    assert b"data: [DONE]" in answer
+    assert answer.partition(b"data: [DONE]")[0].count(b"HTTP/1.1") == 1
+    assert b"head_timeout" in answer.partition(b"data: [DONE]")[2]
 
 
 def test_an_idle_connection_is_closed_in_silence(server):

@@ -6,8 +6,10 @@ import openai
 import pytest
 
 from trimaran.base.errors import CheckpointError
+from trimaran.engine.config import EngineConfig
 from trimaran.kernels.null import NullModel
 from trimaran.server import engine as link
+from trimaran.server.options import ServeOptions
 
 from .byte_model import VOCAB
 from .running import NAME, Running, eventually, running
@@ -139,3 +141,13 @@ def test_a_second_stop_does_not_wait(byte_model):
 def test_a_model_that_is_none_is_refused_at_start(tmp_path):
     with pytest.raises(CheckpointError, match=r"holds no \.gguf or \.safetensors file"), running(tmp_path):
         pass
+
+
+def test_stop_while_starting(byte_model):
+    """Nobody has to wait for a model to load in order to stop."""
+    options = ServeOptions()
+    engine = EngineConfig(executor="null", null=SLOW, kv_memory_bytes=2**20)
+    server = Running(byte_model, options, engine)
+    with server.http:
+        server.stop()
+        assert server.join() == 0

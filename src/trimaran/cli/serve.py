@@ -82,6 +82,7 @@ def engine_config(options: ServeOptions, path: Path, name: str) -> "EngineConfig
     weights = _FORMATS.get(options.weight_format, options.weight_format)
     kv = _FORMATS.get(options.kv_cache_dtype, options.kv_cache_dtype)
     more: dict[str, Any] = {"null": _null_model(options, path)} if options.executor == "null" else {}
+    admitted = options.max_num_seqs + options.max_waiting  # the server counts at its door: all that it lets in fits
     with _flag_names():
         return EngineConfig(
             model=str(path),
@@ -93,8 +94,7 @@ def engine_config(options: ServeOptions, path: Path, name: str) -> "EngineConfig
             max_model_len=options.max_model_len,
             max_num_seqs=options.max_num_seqs,
             max_num_batched_tokens=options.max_num_batched_tokens,
-            max_waiting=options.max_num_seqs
-            + options.max_waiting,  # the server counts at its door: all it lets in fits
+            max_waiting=admitted,
             page_size=options.block_size,
             kv_memory_bytes=options.kv_cache_memory_bytes,
             prefix_caching=options.enable_prefix_caching,

@@ -2,10 +2,9 @@
 
 import asyncio
 import logging
-import time
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ParamSpec
 
 import msgspec
 from fastapi import FastAPI, Request, Response
@@ -17,8 +16,8 @@ from starlette.types import ASGIApp
 from trimaran.base.errors import TrimaranError
 from trimaran.server import errors, metrics
 from trimaran.server.connection import while_connected
-from trimaran.server.dataplane import DataPlane
-from trimaran.server.guards import Observe, ReadBody, RequireKey
+from trimaran.server.dataplane import DataPlane, Generation
+from trimaran.server.guards import ARRIVED, Observe, ReadBody, RequireKey
 from trimaran.server.json_route import JsonRoute
 from trimaran.server.openai import chat, completions
 from trimaran.server.openai.identity import Identity, ModelCard
@@ -28,7 +27,7 @@ from trimaran.server.openai.validation import request_error
 from trimaran.text.template import ChatTemplate
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
+P = ParamSpec("P")
 
 LONG_TEXT = 16_384  # bytes of body above which tokenising leaves the event loop to a thread
 
@@ -119,18 +118,18 @@ def _add_openai(app: FastAPI, service: Service) -> None:
 
     @app.post("/v1/chat/completions")
     async def chat_completions(request: Request, body: ChatRequest) -> Response:
-        arrived = time.perf_counter()
         identity = _identity("chatcmpl", request, body)
-        run = plane.open(await _tokenised(request, chat.generation, body, service.template), arrived=arrived)
+        generation = await _tokenised(request, chat.generation, body, service.template)
+        run = plane.open(generation, arrived=request.scope[ARRIVED])
         if body.stream:
             return _stream(chat.chunks(run, body, identity, plane), identity)
         return await _whole(request, chat.whole(run, body, identity, plane), identity)
 
     @app.post("/v1/completions")
     async def text_completions(request: Request, body: CompletionRequest) -> Response:
-        arrived = time.perf_counter()
         identity = _identity("cmpl", request, body)
-        run = plane.open(await _tokenised(request, completions.generation, body, plane.tokenizer), arrived=arrived)
+        generation = await _tokenised(request, completions.generation, body, plane.tokenizer)
+        run = plane.open(generation, arrived=request.scope[ARRIVED])
         if body.stream:
             return _stream(completions.chunks(run, body, identity, plane), identity)
         return await _whole(request, completions.whole(run, body, identity, plane), identity)
@@ -142,11 +141,11 @@ def _add_openai(app: FastAPI, service: Service) -> None:
         return identity
 
 
-async def _tokenised(request: Request, generation: Any, *args: Any) -> Any:
-    """Calls ``generation``; in a thread when the body is long, since the event loop serves everybody."""
+async def _tokenised(request: Request, make: Callable[P, Generation], *args: P.args, **kwargs: P.kwargs) -> Generation:
+    """Calls ``make``; in a thread when the body is long, since the event loop serves everybody."""
     if len(await request.body()) > LONG_TEXT:
-        return await asyncio.to_thread(generation, *args)
-    return generation(*args)
+        return await asyncio.to_thread(make, *args, **kwargs)
+    return make(*args, **kwargs)
 
 
 def _stream(events: AsyncGenerator[bytes], identity: Identity) -> Response:

@@ -9,6 +9,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -24,6 +25,7 @@ from trimaran.server.errors import DeadlineError, DrainingError
 from trimaran.server.metrics import Metrics
 from trimaran.text.tokenizer import Tokenizer
 
+ABORT_SECONDS = 1.0
 MAX_CHOICES = 128  # sequences of one request: prompts times n
 
 
@@ -71,7 +73,7 @@ class DataPlane:
         self._draining = False
         self._idle = asyncio.Event()
         self._idle.set()
-        self._sequence_seconds = 1.0  # moving average, for Retry-After
+        self._request_seconds = 1.0  # moving average, for Retry-After
 
     def open(self, generation: Generation, *, arrived: float) -> "Run":
         """Checks a request that arrived at ``time.perf_counter()`` = ``arrived``; raises ``RequestError``.
@@ -89,7 +91,7 @@ class DataPlane:
             turns = (self._inflight + wanted) / self.limits.max_running
             raise errors.QueueFullError(
                 f"the server already holds {self._inflight} sequences of at most {self.limits.max_inflight}",
-                retry_after=min(60.0, turns * self._sequence_seconds),
+                retry_after=min(60.0, turns * self._request_seconds),
             )
         self._runs.add(run)
         self._inflight += wanted
@@ -105,6 +107,9 @@ class DataPlane:
             left = list(self._runs)
             for run in left:
                 run.abort(DrainingError("the server stopped before the request was done"))
+            with suppress(TimeoutError):  # until they have told their clients, unless one does not listen
+                async with asyncio.timeout(ABORT_SECONDS):
+                    await self._idle.wait()
             return len(left)
         return 0
 
@@ -147,7 +152,7 @@ class DataPlane:
             self._idle.set()
 
     def _took(self, seconds: float) -> None:
-        self._sequence_seconds += 0.1 * (seconds - self._sequence_seconds)
+        self._request_seconds += 0.1 * (seconds - self._request_seconds)
 
 
 class Run:

@@ -1,6 +1,7 @@
 """ASGI wrappers around the app. Each does one thing, and none touches a response on its way out, streams included."""
 
 import asyncio
+import contextlib
 import hashlib
 import hmac
 import logging
@@ -12,6 +13,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from trimaran.server import errors
 from trimaran.server.errors import ErrorAnswer
 from trimaran.server.metrics import Metrics
+
+DISCARD_SECONDS = 1.0
+ARRIVED = "trimaran.arrived"  # in the scope: time.perf_counter() when the request began
+PROBES = ("/health", "/ready", "/metrics")
 
 log = logging.getLogger("trimaran.access")
 
@@ -36,7 +41,7 @@ class Observe:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        begun = time.perf_counter()
+        begun = scope[ARRIVED] = time.perf_counter()
         status = 499  # as nginx says: the client left before there was an answer
 
         async def observed(message: Message) -> None:
@@ -51,7 +56,8 @@ class Observe:
             route = scope.get("route")
             endpoint = route.path if route is not None else "other"  # a label for each path would be without bound
             self._metrics.requests.labels(endpoint, str(status)).inc()
-            log.info("%s %s %d %.3f s", scope["method"], endpoint, status, time.perf_counter() - begun)
+            level = logging.DEBUG if endpoint in PROBES else logging.INFO
+            log.log(level, "%s %s %d %.3f s", scope["method"], endpoint, status, time.perf_counter() - begun)
 
 
 class RequireKey:
@@ -105,6 +111,7 @@ class ReadBody:
             await send_error(send, errors.answer(late))
             return
         except errors.BodyTooLargeError as error:
+            await self._discard(receive)
             await send_error(send, errors.answer(error))
             return
         if body is None:
@@ -131,6 +138,13 @@ class ReadBody:
                 raise self._too_large()
             if not message.get("more_body", False):
                 return bytes(body)
+
+    async def _discard(self, receive: Receive) -> None:
+        """Reads on for a moment: a client that is still sending when we close would not see the answer."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DISCARD_SECONDS):
+                while (message := await receive())["type"] == "http.request" and message.get("more_body", False):
+                    pass
 
     def _too_large(self) -> errors.BodyTooLargeError:
         return errors.BodyTooLargeError(f"the body exceeds the limit of {self._limit:,} bytes (--max-body-bytes)")

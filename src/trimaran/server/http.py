@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from trimaran.server.errors import INVALID, ErrorAnswer, ErrorBody
 
@@ -65,9 +65,21 @@ class HttpProtocol(HttpToolsProtocol):
             self._head_timer = None
 
     def _late(self) -> None:
+        self._head_timer = None
+        if self._answering:  # the next request's head may take as long as this answer does
+            self._await_head()
+            return
         self._refuse(408, f"the request's head did not arrive within {self.head_seconds:g} s", "head_timeout")
 
+    @property
+    def _answering(self) -> bool:
+        cycle: RequestResponseCycle | None = self.cycle  # none before the first request
+        return cycle is not None and not cycle.response_complete
+
     def _refuse(self, status: int, message: str, code: str) -> None:
+        if self._answering:  # nothing may be written into the middle of an answer
+            self.transport.close()
+            return
         body = ErrorAnswer(status, ErrorBody(message, INVALID, code=code)).body
         head = STATUS_LINE[status] + b"content-type: application/json\r\nconnection: close\r\n"
         self.transport.write(head + b"content-length: %d\r\n\r\n" % len(body) + body)

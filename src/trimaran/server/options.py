@@ -32,7 +32,7 @@ class ServeOptions:
     )
     port: Port = option(8000, "port to listen on; 0 takes a free one", metavar="PORT")
     served_model_name: tuple[str, ...] = option(
-        (), "name that requests use for the model (repeatable; the first is shown in answers)", metavar="NAME"
+        (), "name that requests use for the model (repeatable); default: the model's own", metavar="NAME"
     )
     api_key: tuple[str, ...] = option(
         (), "key that every route but /health requires (repeatable; TRIMARAN_API_KEY keeps it out of ps)",

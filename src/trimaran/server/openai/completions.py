@@ -4,7 +4,8 @@ from collections.abc import AsyncGenerator
 
 import msgspec
 
-from trimaran.server.dataplane import DataPlane, Generation, Run
+from trimaran.base.errors import RequestError
+from trimaran.server.dataplane import MAX_CHOICES, DataPlane, Generation, Run
 from trimaran.server.openai import answers
 from trimaran.server.openai.identity import Identity
 from trimaran.server.openai.logprobs import completion_logprobs
@@ -16,6 +17,8 @@ from trimaran.text.tokenizer import Tokenizer
 def generation(request: CompletionRequest, tokenizer: Tokenizer) -> Generation:
     """What ``request`` asks of the data plane; raises ``RequestError`` naming the field at fault."""
     sampling = request.sampling()
+    if len(request.prompts()) > MAX_CHOICES:  # known before anything is tokenised
+        raise RequestError(f"a request may have at most {MAX_CHOICES} prompts", param="prompt")
     prompts = tuple(
         tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else prompt for prompt in request.prompts()
     )
