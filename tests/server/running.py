@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import psutil
 
+from trimaran import __version__
 from trimaran.engine.config import EngineConfig
 from trimaran.kernels.null import NullModel
 from trimaran.server.address import bind, url
@@ -40,7 +41,9 @@ class Running:
         async def main() -> int:
             self._loop, self._stops = asyncio.get_running_loop(), asyncio.Queue[None]()
             self._begun.set()
-            return await serve_on(self._sock, options, Model(path, (NAME, "alias")), engine.to_json(), self._stops)
+            return await serve_on(
+                self._sock, options, Model(path, (NAME, "alias"), __version__), engine.to_json(), self._stops
+            )
 
         try:
             self.code = asyncio.run(main())

@@ -61,6 +61,7 @@ def start(options: ServeOptions) -> int:
 
     import uvloop
 
+    from trimaran import __version__
     from trimaran.checkpoint.sources import resolve as find_model
     from trimaran.server.run import Model, run
 
@@ -71,7 +72,7 @@ def start(options: ServeOptions) -> int:
     names = options.served_model_name or (model.name,)
     engine = engine_config(options, model.path, names[0])
     with _flag_names(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(run(options, Model(model.path, names), engine.to_json()))
+        return runner.run(run(options, Model(model.path, names, __version__), engine.to_json()))
 
 
 def engine_config(options: ServeOptions, path: Path, name: str) -> "EngineConfig":

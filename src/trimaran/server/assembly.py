@@ -5,7 +5,6 @@ from pathlib import Path
 
 from starlette.types import ASGIApp
 
-from trimaran import __version__
 from trimaran.base.messages import Started
 from trimaran.checkpoint import open_checkpoint
 from trimaran.server.app import Access, Service, Version, create_app
@@ -37,7 +36,7 @@ def load_text(path: Path) -> Text:
 
 
 def assemble(
-    options: ServeOptions, names: tuple[str, ...], link: EngineLink, started: Started, text: Text
+    options: ServeOptions, names: tuple[str, ...], version: str, link: EngineLink, started: Started, text: Text
 ) -> tuple[ASGIApp, DataPlane]:
     """The application that serves ``link``'s engine under ``names``, and its data plane; each part gets its options."""
     limits = Limits(
@@ -53,9 +52,7 @@ def assemble(
         max_body_bytes=options.max_body_bytes,
         body_seconds=options.timeout_body,
     )
-    version = Version(
-        __version__, started.executor, started.isa, started.threads, started.weight_format, started.kv_format
-    )
+    about = Version(version, started.executor, started.isa, started.threads, started.weight_format, started.kv_format)
     plane = DataPlane(link, text.tokenizer, limits, link.metrics)
-    service = Service(plane, text.template, ModelCard(names, started, __version__), version)
+    service = Service(plane, text.template, ModelCard(names, started, version), about)
     return create_app(service, access), plane

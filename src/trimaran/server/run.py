@@ -28,10 +28,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Model:
-    """What is served: a checkpoint and the names that requests use for it, the canonical one first."""
+    """What is served: a checkpoint, the names that requests use for it (the canonical one first), by which Trimaran."""
 
     path: Path
     names: tuple[str, ...]
+    version: str
 
 
 async def run(options: ServeOptions, model: Model, engine: Mapping[str, Any]) -> int:
@@ -63,9 +64,9 @@ async def serve_on(
 
     link = EngineLink(process, lambda: EngineProcess(engine), Metrics())
     try:
-        app, plane = assemble(options, model.names, link, started, text)
+        app, plane = assemble(options, model.names, model.version, link, started, text)
         seconds = time.monotonic() - begun
-        print(_ready_line(model.names[0], url(sock), seconds, started), file=sys.stderr, flush=True)
+        print(_ready_line(model, url(sock), seconds, started), file=sys.stderr, flush=True)
         return await serve_until_stopped(
             app,
             sock,
@@ -114,12 +115,12 @@ async def _unless_stopped(stops: asyncio.Queue[None], work: Coroutine[Any, Any, 
     return task.result()
 
 
-def _ready_line(name: str, address: str, seconds: float, started: Started) -> str:
-    from trimaran import __version__
-
-    threads = f"{started.threads} thread" + ("s" if started.threads != 1 else "")
-    return (
-        f"Trimaran {__version__} serves {name} on {address}/v1 (ready in {seconds:.1f} s; {started.executor} executor, "
-        f"{started.isa}, {threads}; weights {started.weight_format}, {started.weight_bytes / 1e6:.0f} MB; "
-        f"KV {started.kv_format}, {started.pages} pages of {started.page_size}; context {started.context})"
+def _ready_line(model: Model, address: str, seconds: float, started: Started) -> str:
+    facts = (
+        f"ready in {seconds:.1f} s",
+        f"{started.executor} executor, {started.isa}, {started.threads} thread" + ("s" if started.threads != 1 else ""),
+        f"weights {started.weight_format}, {started.weight_bytes / 1e6:.0f} MB",
+        f"KV {started.kv_format}, {started.pages} pages of {started.page_size}",
+        f"context {started.context}",
     )
+    return f"Trimaran {model.version} serves {model.names[0]} on {address}/v1 ({'; '.join(facts)})"
