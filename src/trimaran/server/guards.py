@@ -31,7 +31,10 @@ async def send_error(send: Send, answer: ErrorAnswer) -> None:
 
 
 class Observe:
-    """Counts and logs every request: method, endpoint, status, seconds. Never a header, a query or a body."""
+    """Counts and logs every request: method, endpoint, status, seconds. Never a header, a query or a body.
+
+    An exception that comes back after the answer (Starlette raises it again) ends here.
+    """
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app
@@ -43,15 +46,21 @@ class Observe:
             return
         begun = scope[ARRIVED] = time.perf_counter()
         status = 499  # as nginx says: the client left before there was an answer
+        answered = False
 
         async def observed(message: Message) -> None:
-            nonlocal status
+            nonlocal status, answered
             if message["type"] == "http.response.start":
                 status = message["status"]
+            answered = message["type"] == "http.response.body" and not message.get("more_body", False)
             await send(message)
 
         try:
             await self._app(scope, receive, observed)
+        except Exception:
+            if not answered:
+                raise
+            log.exception("a bug ended a request")  # the client has its 500 and may go on using the connection
         finally:
             route = scope.get("route")
             endpoint = route.path if route is not None else "other"  # a label for each path would be without bound

@@ -1,0 +1,31 @@
+"""Counters of an engine that starts anew go on rising; gauges follow it down."""
+
+from trimaran.base.messages import Beat
+from trimaran.server.metrics import Metrics
+
+
+def value(metrics: Metrics, name: str) -> float:
+    found = metrics.registry.get_sample_value(name)
+    assert found is not None
+    return found
+
+
+def test_counters_rise_over_a_restart():
+    metrics = Metrics()
+    metrics.engine_started()
+    metrics.observe(Beat(generated_tokens=10, running=3, pages_free=5))
+    metrics.observe(Beat(generated_tokens=15, running=2, pages_free=6))
+    metrics.engine_ended()
+    assert value(metrics, "trimaran_sequences_running") == 0
+    assert value(metrics, "trimaran_engine_up") == 0
+    metrics.engine_started()
+    metrics.observe(Beat(generated_tokens=4, running=1, pages_free=9))
+    assert value(metrics, "trimaran_generated_tokens_total") == 19
+    assert value(metrics, "trimaran_sequences_running") == 1
+    assert value(metrics, "trimaran_pages_free") == 9
+
+
+def test_servers_share_nothing():
+    one, other = Metrics(), Metrics()
+    one.cancelled.inc()
+    assert value(other, "trimaran_requests_cancelled_total") == 0
