@@ -18,8 +18,8 @@ const std::vector<const Kernels*>& usable_kernels() {
   static const std::vector<const Kernels*> usable = [] {
     std::vector<const Kernels*> list;
 #ifdef TRIMARAN_X86
-    const bool avx2_base =
-        __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    // Every processor with AVX2 and FMA has F16C too, which some compilers cannot ask for.
+    const bool avx2_base = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     if (avx2_base && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512vnni")) {

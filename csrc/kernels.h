@@ -70,7 +70,7 @@ struct Linear {
   const float* residual;
   size_t residual_stride;
   Best* best;        // [rows], with kLogits: running arg-max
-  uint8_t* scratch;  // one unpacked strip
+  uint8_t* scratch;  // one dequantised strip, when quantised weights meet float activations
 };
 
 // Where the keys and values of one layer lie: page -> kv head -> tile of 16 tokens {K [head_dim][16] | V

@@ -115,9 +115,10 @@ double dot_generic(int rounds) {
 #define TRIMARAN_CHAINS(OP, R)                                                                                        \
   TRIMARAN_CHAIN(OP, R, "4")                                                                                          \
   TRIMARAN_CHAIN(OP, R, "5")                                                                                          \
-  TRIMARAN_CHAIN(OP, R, "6") TRIMARAN_CHAIN(OP, R, "7") TRIMARAN_CHAIN(OP, R, "8") TRIMARAN_CHAIN(OP, R, "9")         \
-      TRIMARAN_CHAIN(OP, R, "10") TRIMARAN_CHAIN(OP, R, "11") TRIMARAN_CHAIN(OP, R, "12") TRIMARAN_CHAIN(OP, R, "13") \
-          TRIMARAN_CHAIN(OP, R, "14") TRIMARAN_CHAIN(OP, R, "15")
+  TRIMARAN_CHAIN(OP, R, "6")                                                                                          \
+  TRIMARAN_CHAIN(OP, R, "7") TRIMARAN_CHAIN(OP, R, "8") TRIMARAN_CHAIN(OP, R, "9") TRIMARAN_CHAIN(OP, R, "10")        \
+      TRIMARAN_CHAIN(OP, R, "11") TRIMARAN_CHAIN(OP, R, "12") TRIMARAN_CHAIN(OP, R, "13") TRIMARAN_CHAIN(OP, R, "14") \
+          TRIMARAN_CHAIN(OP, R, "15")
 #define TRIMARAN_CHAIN_LOOP(OP, R)            \
   asm volatile("vzeroall" ::: TRIMARAN_USED); \
   for (int r = 0; r < rounds; ++r) asm volatile(TRIMARAN_CHAINS(OP, R)::: TRIMARAN_USED)

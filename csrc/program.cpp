@@ -94,7 +94,6 @@ void Program::finish() {
     const bool quantised = is_quantised(w.format);
     if (quantised && options_.int8_activations) {
       quantised_k = std::max(quantised_k, w.k);
-      strip = std::max(strip, size_t(w.k) * 36);  // bytes, scales and minima of an unpacked nibble strip
     } else {
       if (linear->norm >= 0 || linear->gather) float_k = std::max(float_k, round_up(w.k, kStrip));
       if (quantised) strip = std::max(strip, size_t(w.k) * kStrip * sizeof(float));

@@ -121,11 +121,6 @@ TRIMARAN_INLINE Bytes load_bytes(const uint8_t* p) {
   const auto* v = reinterpret_cast<const __m256i*>(p);
   return {_mm256_loadu_si256(v), _mm256_loadu_si256(v + 1)};
 }
-TRIMARAN_INLINE void store_bytes(uint8_t* p, Bytes a) {
-  auto* v = reinterpret_cast<__m256i*>(p);
-  _mm256_storeu_si256(v, a.lo);
-  _mm256_storeu_si256(v + 1, a.hi);
-}
 TRIMARAN_INLINE Bytes low_nibbles(Bytes a) {
   const __m256i mask = _mm256_set1_epi8(15);
   return {_mm256_and_si256(a.lo, mask), _mm256_and_si256(a.hi, mask)};

@@ -85,7 +85,6 @@ TRIMARAN_INLINE void store(uint16_t* bf16, F16 a) {
 }
 
 TRIMARAN_INLINE Bytes load_bytes(const uint8_t* p) { return _mm512_loadu_si512(p); }
-TRIMARAN_INLINE void store_bytes(uint8_t* p, Bytes a) { _mm512_storeu_si512(p, a); }
 TRIMARAN_INLINE Bytes low_nibbles(Bytes a) { return _mm512_and_si512(a, _mm512_set1_epi8(15)); }
 TRIMARAN_INLINE Bytes high_nibbles(Bytes a) { return low_nibbles(_mm512_srli_epi16(a, 4)); }
 // bf16 pairs (two inputs of each of 16 columns) as two vectors of floats.

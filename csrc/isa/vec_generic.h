@@ -129,7 +129,6 @@ TRIMARAN_INLINE void store(uint16_t* bf16, F16 a) {
 }
 
 TRIMARAN_INLINE Bytes load_bytes(const uint8_t* p) { return TRIMARAN_EACH(Bytes, load_as<UInt4>(p + 16 * i)); }
-TRIMARAN_INLINE void store_bytes(uint8_t* p, Bytes a) { std::memcpy(p, &a, 64); }
 TRIMARAN_INLINE Bytes low_nibbles(Bytes a) { return TRIMARAN_EACH(Bytes, a.v[i] & 0x0F0F0F0F); }
 TRIMARAN_INLINE Bytes high_nibbles(Bytes a) { return TRIMARAN_EACH(Bytes, (a.v[i] >> 4) & 0x0F0F0F0F); }
 TRIMARAN_INLINE F16 even_bf16(Bytes a) { return TRIMARAN_EACH(F16, Float4(a.v[i] << 16)); }

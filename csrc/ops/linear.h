@@ -5,7 +5,6 @@
 namespace trimaran::TRIMARAN_ISA {
 
 constexpr int kPrefetchAhead = 6912;  // bytes; the hardware alone sees about 3 KB ahead of an int4 loop
-constexpr int kUnpackFrom = 25;       // rows from which a nibble strip is unpacked to bytes first
 
 // ---- formats: where the quads of a block of 32 inputs x 32 columns lie ------------------------------------------
 
@@ -31,32 +30,6 @@ struct NibbleBlock {  // int4 (zero point 8) or int4z (a minimum per group)
     });
   }
 };
-
-template <bool Minima>
-struct UnpackedBlock {  // the same after unpack_strip(): bytes 0..15, then the scales as they were
-  static constexpr int kScales = 1024, kMinima = Minima ? 1088 : 0, kBytes = Minima ? 1152 : 1088;
-  TRIMARAN_INLINE static int32_t start(const GroupTerms& g) { return Minima ? 0 : g.correct8; }
-  template <class F>
-  TRIMARAN_INLINE static void for_quads(const uint8_t* p, F&& f) {
-    unroll<8>(TRIMARAN_UNROLL(i) { f(i, Small(load_bytes(p + i * 128)), Small(load_bytes(p + i * 128 + 64))); });
-  }
-};
-
-template <bool Minima>
-inline void unpack_strip(const uint8_t* p, int blocks, uint8_t* to) {
-  using From = NibbleBlock<Minima>;
-  using To = UnpackedBlock<Minima>;
-  for (int b = 0; b < blocks; b++, p += From::kBytes, to += To::kBytes) {
-    for (int line = 0; line < From::kBytes; line += 64) prefetch(p + kPrefetchAhead + line);
-    unroll<8>(TRIMARAN_UNROLL(i) {  // i / 2: which four inputs, i % 2: which 16 columns
-      const Bytes w = load_bytes(p + i * 64);
-      store_bytes(to + i * 64, low_nibbles(w));
-      store_bytes(to + i * 64 + 512, high_nibbles(w));
-    });
-    for (int i = From::kScales; i < From::kBytes; i += 64)
-      store_bytes(to + To::kScales + i - From::kScales, load_bytes(p + i));
-  }
-}
 
 // ---- tiles: y [R][32] = rows times one strip ---------------------------------------------------------------------
 
@@ -201,20 +174,13 @@ inline void finish(const Linear& op, int strip, int first_row, int rows, float* 
 // ---- strips ------------------------------------------------------------------------------------------------------
 
 template <class Block>
-inline void int_strip(const Linear& op, int strip, const uint8_t* p, bool stream) {
+inline void int_strip(const Linear& op, int strip, const uint8_t* p) {
   for_row_tiles<kIntRows>(op.rows, [&](int first, auto rows) TRIMARAN_BODY {
     alignas(64) float y[rows * kStrip];
     int_tile<Block, rows>(p, op.w->k / kGroup, op.a.q + first * op.a.q_stride, op.a.q_stride,
-                          op.a.groups + first * op.a.group_stride, op.a.group_stride, stream && first == 0, y);
+                          op.a.groups + first * op.a.group_stride, op.a.group_stride, first == 0, y);
     finish(op, strip, first, rows, y);
   });
-}
-
-template <bool Minima>
-inline void nibble_strip(const Linear& op, int strip, const uint8_t* p) {
-  if (op.rows < kUnpackFrom) return int_strip<NibbleBlock<Minima>>(op, strip, p, true);
-  unpack_strip<Minima>(p, op.w->k / kGroup, op.scratch);
-  int_strip<UnpackedBlock<Minima>>(op, strip, op.scratch, false);
 }
 
 template <class Pair>
@@ -243,13 +209,13 @@ inline void linear(const Linear& op, int first_strip, int end_strip) {
         float_strip<Bf16Pair>(op, s, p, true);
         break;
       case WeightFormat::kInt8:
-        op.a.q ? int_strip<Int8Block>(op, s, p, true) : dequantised_strip<Int8Block, 128>(op, s, p);
+        op.a.q ? int_strip<Int8Block>(op, s, p) : dequantised_strip<Int8Block, 128>(op, s, p);
         break;
       case WeightFormat::kInt4:
-        op.a.q ? nibble_strip<false>(op, s, p) : dequantised_strip<NibbleBlock<false>, 8>(op, s, p);
+        op.a.q ? int_strip<NibbleBlock<false>>(op, s, p) : dequantised_strip<NibbleBlock<false>, 8>(op, s, p);
         break;
       case WeightFormat::kInt4z:
-        op.a.q ? nibble_strip<true>(op, s, p) : dequantised_strip<NibbleBlock<true>, 0>(op, s, p);
+        op.a.q ? int_strip<NibbleBlock<true>>(op, s, p) : dequantised_strip<NibbleBlock<true>, 0>(op, s, p);
         break;
     }
   }
