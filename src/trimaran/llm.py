@@ -27,7 +27,7 @@ from trimaran.checkpoint.sources import resolve
 from trimaran.completion import Completion, Delta, Output
 from trimaran.engine.config import EngineConfig
 from trimaran.engine.load import load_engine
-from trimaran.server.choice import Choice, Piece
+from trimaran.text.choice import Choice, Piece
 from trimaran.text.template import open_template
 from trimaran.text.tokenizer import open_tokenizer
 

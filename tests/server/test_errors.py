@@ -77,6 +77,7 @@ def test_no_json_content_type(server):
         ({"logprobs": True, "top_logprobs": 21}, "logprobs"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"chat_template_kwargs": {"unread": 1}}, "unread"),
+        ({"chat_template_kwargs": {"add_generation_prompt": False}}, "chat_template_kwargs"),
         ({"temprature": 1}, "temprature"),
     ],
 )  # fmt: skip

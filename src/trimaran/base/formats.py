@@ -42,7 +42,7 @@ class KVFormat(StrEnum):
 
 
 class ActivationFormat(StrEnum):
-    """What a linear layer multiplies a quantised weight with: fp32, or int8 with an fp32 scale (absmax / 127) per ``GROUP``."""
+    """What a quantised weight is multiplied with: fp32, or int8 with an fp32 scale (absmax / 127) per ``GROUP``."""
 
     FP32 = "fp32"
     INT8 = "int8"

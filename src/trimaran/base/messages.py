@@ -2,7 +2,8 @@
 
 Guarantees, per request id:
 
-* ``Submit`` is answered by any number of ``Tokens`` and exactly one end: a ``Tokens`` with ``finish`` set, or a ``Failed``.
+* ``Submit`` is answered by any number of ``Tokens`` and exactly one end: a ``Tokens`` with ``finish`` set, or a
+  ``Failed``.
 * ``Cancel`` is idempotent and may cross an end on the wire; an unknown id is ignored. A cancelled request ends with
   ``Tokens(finish="cancelled")`` and its pages are free again within one engine step.
 * Messages arrive in the order in which they were sent. Nothing is sent for a request after its end.
@@ -52,7 +53,7 @@ class Token(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Tokens(msgspec.Struct, frozen=True, tag=True):
-    """New tokens of one request. ``stopped_by`` is the id of a stop token (EOS or ``stop_token_ids``), not among ``tokens``."""
+    """New tokens of one request. ``stopped_by`` is a stop token's id (EOS or ``stop_token_ids``), not in ``tokens``."""
 
     id: str
     tokens: list[Token]

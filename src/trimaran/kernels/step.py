@@ -16,10 +16,10 @@ Float32 = npt.NDArray[np.float32]
 class StepInputs:
     """The rows of a step, grouped by sequence.
 
-    Sequence ``i`` owns rows ``starts[i]:starts[i + 1]``; its first row is at position ``contexts[i]``, and its pages are
-    ``page_table[slots[i], : ceil((contexts[i] + rows) / page_size)]``. The arrays belong to the caller and must not change
-    until the step has returned. A page may stand in several rows of the table (shared prefix), but only one sequence of a
-    step writes to a page.
+    Sequence ``i`` owns rows ``starts[i]:starts[i + 1]``; its first row is at position ``contexts[i]``, and its pages
+    are ``page_table[slots[i], : ceil((contexts[i] + rows) / page_size)]``. The arrays belong to the caller and must not
+    change until the step has returned. A page may stand in several rows of the table (shared prefix), but only one
+    sequence of a step writes to a page.
     """
 
     tokens: Int32  # [T]

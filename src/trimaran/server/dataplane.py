@@ -19,10 +19,10 @@ from trimaran.base.failures import error_of
 from trimaran.base.fanout import fan_out
 from trimaran.base.messages import Failed, Submit, Tokens
 from trimaran.base.sampling import SamplingParams
-from trimaran.server.choice import Choice, Piece, joined
 from trimaran.server.engine import EngineLink, Inbox
 from trimaran.server.errors import DeadlineError, DrainingError
 from trimaran.server.metrics import Metrics
+from trimaran.text.choice import Choice, Piece, joined
 from trimaran.text.tokenizer import Tokenizer
 
 ABORT_SECONDS = 1.0

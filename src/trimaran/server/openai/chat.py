@@ -18,11 +18,14 @@ from trimaran.text.template import ChatTemplate
 def generation(request: ChatRequest, template: ChatTemplate) -> Generation:
     """What ``request`` asks of the data plane; raises ``RequestError`` naming the field at fault."""
     sampling = request.sampling()
+    arguments = request.chat_template_kwargs or {}
+    if "add_generation_prompt" in arguments:
+        raise RequestError("add_generation_prompt is a field of its own", param="chat_template_kwargs")
     try:
         prompt = template.render(
             request.template_messages(),
             add_generation_prompt=request.add_generation_prompt is not False,
-            **(request.chat_template_kwargs or {}),
+            **arguments,
         )
     except RequestError as error:
         error.param = "messages" if error.param == "prompt" else error.param  # what the tokenizer calls a prompt
