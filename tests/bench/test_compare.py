@@ -37,7 +37,7 @@ def test_subjects_alternate_within_every_round_and_case():
 
 
 def test_medians_and_the_ratio_to_the_best_peer():
-    rates = {"engine": [30, 90, 60], "executor": [70, 70, 70], "slow": [10, 10, 10], "fast": [20, 25, 15]}
+    rates = {"engine": [30, 90, 60], "executor": [70, 70, 70], "slow": [19, 18, 17], "fast": [20, 25, 15]}
     report, _ = run([Decode(4, 2)], rates, rounds=3)
     [line] = report.lines
     assert line.median("engine") == 60
@@ -50,6 +50,13 @@ def test_medians_and_the_ratio_to_the_best_peer():
     assert row.startswith("decode 1 x depth 4")
     assert "(30 - 90)" in row
     assert row.endswith("3.00")
+
+
+def test_a_peer_far_behind_another_is_not_measured_again():
+    rates = {"engine": [1, 1, 1], "slow": [10], "fast": [20, 20, 20]}
+    report, order = run([Decode(4, 2)], rates, rounds=3)
+    assert [name for _, name in order].count("slow") == 1
+    assert report.lines[0].median("slow") == 10
 
 
 def test_a_case_that_only_the_engine_has_is_reported_without_a_ratio():

@@ -9,6 +9,8 @@ from trimaran.bench.cases import Case, Prefill, Subject
 from trimaran.bench.floor import Work
 from trimaran.bench.machine import ForeignLoad, Machine
 
+BEHIND = 0.7
+
 
 @dataclass
 class Line:
@@ -21,6 +23,11 @@ class Line:
     def median(self, subject: str) -> float | None:
         rates = self.rates.get(subject)
         return statistics.median(rates) if rates else None
+
+    def far_behind(self, peers: Sequence[str]) -> set[str]:
+        """The peers that reached less than ``BEHIND`` of the best one."""
+        medians = {peer: rate for peer in peers if (rate := self.median(peer)) is not None}
+        return {peer for peer, rate in medians.items() if rate < BEHIND * max(medians.values())}
 
 
 @dataclass(frozen=True)
@@ -107,18 +114,25 @@ def compare(
 ) -> Report:
     """Runs ``rounds`` rounds over all cases; in each, one subject after the other, so that all meet the same noise.
 
-    ``progress`` is called before each measurement with what comes. The floors are measured in between.
+    A peer that was far behind another in a case is not measured there again. ``progress`` is called before each
+    measurement with what comes. The machine's bounds are measured before the first round and after each.
     """
     lines = [Line(case, case.floor(work, machine)) for case in cases]
+    peers = tuple(subject.name for subject in subjects if subject.name not in ("engine", "executor"))
     with ForeignLoad() as foreign:
         for number in range(1, rounds + 1):
             for line in lines:
+                behind = line.far_behind(peers)
                 for subject in subjects:
+                    if subject.name in behind:
+                        continue
                     progress(f"round {number}/{rounds}: {line.case.name}, {subject.name}")
                     rate = subject.measure(line.case)
                     if rate is not None:
                         line.rates.setdefault(subject.name, []).append(rate)
-    peers = tuple(subject.name for subject in subjects if subject.name not in ("engine", "executor"))
+            machine.measure_again()
+    for line in lines:
+        line.floor = line.case.floor(work, machine)
     return Report(
         model=model,
         machine=machine.describe(),
