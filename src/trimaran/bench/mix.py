@@ -77,7 +77,7 @@ def _text(random: Random) -> str:
 
 
 def _options(random: Random, path: str) -> dict[str, Any]:
-    options: dict[str, Any] = {"max_tokens": random.choice((1, 5, 20, 60)), "stream": random.random() < 0.5}
+    options: dict[str, Any] = {"max_tokens": random.choice((1, 5, 20, 60, 200)), "stream": random.random() < 0.5}
     choices: dict[str, Any] = {
         "temperature": random.choice((0, 0.3, 1.0, 1.5)),
         "top_p": random.choice((0.5, 0.9, 1.0)),

@@ -14,7 +14,7 @@ from trimaran.models.load import load_weights
 from trimaran.models.registry import build_program, read_config
 
 CHUNK = 56  # prefill rows a step; no multiple of the page or of a kernel's tile, so that edges are met
-ONE_BY_ONE = 64  # the text's last tokens are decoded one a step
+ONE_BY_ONE = 64  # the text's last tokens, at most a quarter of them, are decoded one a step
 
 
 @dataclass(frozen=True)
@@ -131,9 +131,10 @@ def forward(executor: Executor, tokens: Sequence[int]) -> Iterator[Float32]:
     """Yields the logits of every position in order: first in chunks, then token by token."""
     pages = np.zeros((CHUNK, executor.num_pages - 1), np.int32)
     pages[0] = 1 + np.arange(executor.num_pages - 1)
+    chunked = len(tokens) - min(ONE_BY_ONE, len(tokens) // 4)
     context = 0
     while context < len(tokens):
-        rows = min(CHUNK, len(tokens) - ONE_BY_ONE - context) if context < len(tokens) - ONE_BY_ONE else 1
+        rows = min(CHUNK, chunked - context) if context < chunked else 1
         step = StepInputs(
             tokens=np.asarray(tokens[context : context + rows], np.int32),
             starts=np.asarray([0, rows], np.int32),
