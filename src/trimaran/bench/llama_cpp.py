@@ -49,7 +49,7 @@ class LlamaCpp:
 
     def _batched(self, prompt: int, output: int, sequences: int) -> dict[str, Any]:
         context = sequences * (prompt + output)
-        shape = ("-npp", prompt, "-ntg", output, "-npl", sequences, "-c", context, "-b", 2048, "-ub", 512)
+        shape = ("-npp", prompt, "-ntg", output, "-npl", sequences, "-c", context, "-b", 2048, "-ub", 512, "-no-kvu")
         text = self._run("llama-batched-bench", "-fa", "on", "--output-format", "jsonl", *shape)
         found: dict[str, Any] = json.loads([line for line in text.splitlines() if line.startswith("{")][-1])
         return found

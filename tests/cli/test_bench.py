@@ -1,0 +1,61 @@
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from trimaran.base.formats import KVFormat, WeightFormat
+from trimaran.bench.cases import Decode, EndToEnd, Mixed, Prefill
+from trimaran.bench.compare import Line, Report
+from trimaran.cli import app
+
+
+@pytest.fixture
+def asked(monkeypatch, tmp_path):
+    """Replaces the measurement; what it was asked for is noted, and every case gets a figure."""
+    calls = []
+
+    def run(setup, cases, progress):
+        progress("working")
+        calls.append((setup, cases))
+        machine = {"cpu": "c", "threads": 2, "isa": "i", "system": "s"}
+        machine |= {"read_gb_s_96_mib": 1.0, "int8_tops": 1.0, "fp32_tflops": 1.0}
+        lines = [Line(case, 200.0, {"engine": [100.0]}) for case in cases]
+        return Report("m", machine, "f", setup.rounds, (), lines, 0.0)
+
+    monkeypatch.setattr("trimaran.bench.run.run", run)
+    (tmp_path / "m.gguf").write_bytes(b"")
+    return calls, str(tmp_path / "m.gguf")
+
+
+def test_latency_prints_a_table(asked):
+    calls, model = asked
+    result = CliRunner().invoke(app, ["bench", "latency", model, "--length", "8,16", "--depth", "32", "--steps", "4"])
+    assert result.exit_code == 0, result.output
+    [(setup, cases)] = calls
+    assert cases == [Prefill(8), Prefill(16), Decode(32, 4)]
+    assert (setup.weight_format, setup.kv_format, setup.peers) == (None, KVFormat.BF16, None)
+    assert "prefill 16" in result.stdout
+    assert "50%" in result.stdout
+
+
+def test_throughput_prints_json(asked):
+    calls, model = asked
+    flags = ["--sequences", "1,8", "--requests", "9", "--weight-format", "bf16", "--kv-cache-dtype", "fp32"]
+    flags += ["--peer", "llama.cpp", "--peers-dir", "elsewhere", "--rounds", "2", "--threads", "2", "--json"]
+    result = CliRunner().invoke(app, ["bench", "throughput", model, *flags])
+    assert result.exit_code == 0, result.output
+    [(setup, cases)] = calls
+    assert cases == [Decode(128, 32, 1), Decode(128, 32, 8), EndToEnd(8, 128, 64), Mixed(9)]
+    assert (setup.weight_format, setup.kv_format) == (WeightFormat.BF16, KVFormat.FP32)
+    assert (str(setup.peers), setup.rounds, setup.threads) == ("elsewhere", 2, 2)
+    report = json.loads(result.stdout)
+    assert [case["median"]["engine"] for case in report["cases"]] == [100.0] * 4
+
+
+@pytest.mark.parametrize("length", ["", "a", "0", "8,-1"])
+def test_lengths_that_are_no_numbers_are_refused(asked, length):
+    calls, model = asked
+    result = CliRunner().invoke(app, ["bench", "latency", model, "--length", length])
+    assert result.exit_code == 2
+    assert "--length takes positive numbers" in " ".join(result.output.split())
+    assert calls == []
