@@ -96,6 +96,10 @@ def test_a_missing_key_is_named(key: str) -> None:
         ({"rope_scaling": {"rope_type": "llama3", **LLAMA3, "high_freq_factor": 1.0}}, "low_freq_factor <"),
         ({"rope_scaling": "llama3"}, "rope_scaling must be an object"),
         ({"num_key_value_heads": 3}, "do not divide"),
+        ({"rope_theta": float("nan")}, "rope_theta must be a finite number, not nan"),
+        ({"rope_theta": 10**400}, "rope_theta must be a finite number, not 10000"),
+        ({"rope_theta": 0}, "base frequency must be positive, not 0"),
+        ({"rope_scaling": {"rope_type": "llama3", **LLAMA3, "factor": float("inf")}}, "factor must be a finite number"),
     ],
 )
 def test_malformed_values_are_named(changes: dict[str, Any], message: str) -> None:
@@ -141,9 +145,12 @@ def test_end_tokens_of_the_generation_config_are_added(tmp_path: Path) -> None:
     path.write_text(json.dumps({"eos_token_id": [7, 8]}))
     assert read(tmp_path).eos_ids == {2, 7, 8}
     assert read(tmp_path, eos_token_id=None).eos_ids == {7, 8}
-    path.write_text("{")
-    with pytest.raises(CheckpointError, match=r"generation_config\.json is not JSON"):
-        read(tmp_path)
-    path.write_text("[]")
-    with pytest.raises(CheckpointError, match="must hold an object"):
-        read(tmp_path)
+    for damaged, message in (
+        ("{", r"generation_config\.json is not valid JSON"),
+        ("[]", r"generation_config\.json is not a JSON object"),
+        ("[" * 100_000, r"generation_config\.json is nested too deeply"),
+        ('{"eos_token_id": 7, "eos_token_id": 8}', "'eos_token_id' occurs twice"),
+    ):
+        path.write_text(damaged)
+        with pytest.raises(CheckpointError, match=message):
+            read(tmp_path)

@@ -38,6 +38,8 @@ class ModelConfig:
             raise CheckpointError(f"{self.heads} query heads do not divide among {self.kv_heads} key/value heads")
         if self.rope.dims % 2 or not 0 < self.rope.dims <= self.head_dim:
             raise CheckpointError(f"rope rotates {self.rope.dims} of {self.head_dim} head dimensions: no even part")
+        if not self.rope.theta > 0:
+            raise CheckpointError(f"rope's base frequency must be positive, not {self.rope.theta}")
         if not 0 < self.norm_eps < 1:
             raise CheckpointError(f"the norm's epsilon must lie between 0 and 1, not {self.norm_eps}")
 

@@ -3,13 +3,13 @@
 Source: ``LlamaConfig`` of transformers 4 (``rope_theta`` and ``rope_scaling``) and 5 (``rope_parameters``).
 """
 
-import json
 import logging
 from pathlib import Path
 from typing import Any
 
 from trimaran.base.errors import CheckpointError, UnsupportedError
 from trimaran.checkpoint import Checkpoint
+from trimaran.checkpoint.json_file import read_object
 from trimaran.kernels.program import RopeScaling, RopeSpec
 from trimaran.models.config import ModelConfig
 from trimaran.models.fields import Fields
@@ -116,12 +116,7 @@ def _scaling(fields: Fields | None, where: str) -> RopeScaling | None:
 def _generation_eos(path: Path) -> frozenset[int]:
     if not path.is_file():
         return frozenset()
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CheckpointError(f"{path} is not JSON: {error}") from error
-    if not isinstance(values, dict):
-        raise CheckpointError(f"{path} must hold an object")
+    values, _ = read_object(path)
     return Fields(values, path.name).token_ids("eos_token_id")
 
 

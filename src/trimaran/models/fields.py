@@ -1,5 +1,6 @@
 """Reads a vendor's key-value pairs strictly: wrong types and missing keys are errors that name the key."""
 
+import math
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -25,8 +26,15 @@ class Fields:
         return int(self._required(key, self._get(key, int, "an integer"), default))
 
     def number(self, key: str, default: float | None = None) -> float:
-        """A whole or real number."""
-        return float(self._required(key, self._get(key, (int, float), "a number"), default))
+        """A whole or real number; infinity and NaN, which JSON readers let through, are none."""
+        value = self._required(key, self._get(key, (int, float), "a number"), default)
+        try:
+            number = float(value)
+        except OverflowError:  # a whole number with hundreds of digits
+            number = math.inf
+        if not math.isfinite(number):
+            raise CheckpointError(f"{self._where}: {key} must be a finite number, not {value!r:.40}")
+        return number
 
     def text(self, key: str, default: str | None = None) -> str:
         """A string."""
