@@ -72,6 +72,17 @@ def test_rope_factors_are_read_from_their_tensor() -> None:
         read(factors=(factors * 0).tobytes())
     with pytest.raises(CheckpointError, match=r"rope_freqs\.weight holds 4 factors, not 8"):
         read(factors=factors[:4].tobytes())
+    with pytest.raises(CheckpointError, match=r"rope_freqs\.weight must hold positive"):
+        read(factors=(factors * np.float32("inf")).tobytes())
+    half = CheckpointTensor("rope_freqs.weight", (1,), StorageFormat.F16, np.zeros((1, 2), np.uint8))
+    with pytest.raises(CheckpointError, match=r"rope_freqs\.weight must hold positive F32 numbers, not F16"):
+        llama_from_gguf(InMemory("gguf", BASE, Path("/nonexistent"), {half.name: half}))
+
+
+@pytest.mark.parametrize("tokens", [7, "abc", []])
+def test_a_vocabulary_that_is_no_list_counts_no_tokens(tokens: Any) -> None:
+    with pytest.raises(CheckpointError, match=r"has no llama\.vocab_size"):
+        read(changes={"tokenizer.ggml.tokens": tokens})
 
 
 @pytest.mark.parametrize("key", [key for key in BASE if key.startswith("llama.")] + ["tokenizer.ggml.tokens"])

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from trimaran.base.errors import CheckpointError, UnsupportedError
-from trimaran.checkpoint import Checkpoint
+from trimaran.checkpoint import Checkpoint, StorageFormat
 from trimaran.kernels.program import RopeSpec
 from trimaran.models.config import ModelConfig
 from trimaran.models.fields import Fields
@@ -38,7 +38,7 @@ def llama_from_gguf(checkpoint: Checkpoint) -> ModelConfig:
     tokenizer = Fields(checkpoint.metadata, "the GGUF file")
     config = ModelConfig(
         family="llama",
-        vocab=own.integer(prefix + "vocab_size", len(checkpoint.metadata.get("tokenizer.ggml.tokens", ())) or None),
+        vocab=own.integer(prefix + "vocab_size", _tokens(checkpoint.metadata.get("tokenizer.ggml.tokens"))),
         hidden=hidden,
         intermediate=own.integer(prefix + "feed_forward_length"),
         layers=own.integer(prefix + "block_count"),
@@ -65,11 +65,18 @@ def _only(value: Any, allowed: Any, key: str) -> None:
         raise UnsupportedError(f"the GGUF file sets {key} to {value!r}; the llama family implements only {allowed!r}")
 
 
+def _tokens(vocabulary: Any) -> int | None:
+    """How many tokens the tokenizer has; ``None`` without one."""
+    return len(vocabulary) if isinstance(vocabulary, list) and vocabulary else None
+
+
 def _rope_factors(checkpoint: Checkpoint, count: int) -> tuple[float, ...] | None:
     for tensor in checkpoint.tensors():
         if tensor.name == ROPE_FACTORS:
+            if tensor.fmt is not StorageFormat.F32:
+                raise CheckpointError(f"{ROPE_FACTORS} must hold positive F32 numbers, not {tensor.fmt}")
             factors = np.frombuffer(tensor.data.tobytes(), dtype="<f4")
-            if tensor.fmt != "F32" or not np.all(factors > 0):
+            if not np.all((factors > 0) & np.isfinite(factors)):
                 raise CheckpointError(f"{ROPE_FACTORS} must hold positive F32 numbers")
             if len(factors) != count:
                 raise CheckpointError(f"{ROPE_FACTORS} holds {len(factors)} factors, not {count}")
