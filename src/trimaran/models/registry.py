@@ -15,7 +15,10 @@ FAMILIES = {"llama": "trimaran.models.llama"}  # ModelConfig.family: a module wi
 
 
 def read_config(checkpoint: Checkpoint) -> ModelConfig:
-    """The checkpoint's configuration; raises ``UnsupportedError`` on an architecture that no family implements."""
+    """The checkpoint's configuration; raises ``UnsupportedError`` on an architecture that no family implements.
+
+    Raises ``CheckpointError`` on a configuration that its tensors cannot fill.
+    """
     if checkpoint.kind == "gguf":
         key, known = "general.architecture", GGUF
         name = checkpoint.metadata.get(key)
@@ -27,7 +30,11 @@ def read_config(checkpoint: Checkpoint) -> ModelConfig:
         raise CheckpointError(f"the model does not say its architecture ({key})")
     if name not in known:
         raise UnsupportedError(f"architecture {name!r} is not supported; supported are {', '.join(known)}")
-    return known[name](checkpoint)
+    cfg = known[name](checkpoint)
+    tensors = len(checkpoint.names)
+    if cfg.layers > tensors:  # a program of so many layers is not even begun
+        raise CheckpointError(f"the model says it has {cfg.layers} layers, but its files hold only {tensors} tensors")
+    return cfg
 
 
 def build_program(cfg: ModelConfig) -> Program:
