@@ -161,6 +161,8 @@ WRONG: dict[str, tuple[bytes, str]] = {
     "offsets of another size": (header(20, w=entry(offsets=(0, 20))), "takes 16 bytes"),
     "out of range": (header(15, w=entry()), "cut short or damaged"),
     "beyond all memory": (header(16, w=entry((2**62, 2**62), (0, 2**62))), "disagree"),
+    "empty, but beyond all memory": (header(0, w=entry((2**62, 2**62, 0), (0, 0))), "more than memory can address"),
+    "a row beyond all memory": (header(0, w=entry((0, 2**62), (0, 0))), "more than memory can address"),
     "overlapping": (header(24, a=entry(), b=entry(offsets=(8, 24))), "'a' and 'b' overlap"),
     "a gap": (header(40, a=entry(), b=entry(offsets=(24, 40))), "8 bytes before tensor 'b' belong to no tensor"),
     "a tail": (header(17, w=entry()), "the last 1 bytes belong to no tensor"),

@@ -6,6 +6,7 @@ JSON header ``{name: {dtype, shape, data_offsets}}``, and the data, which the te
 
 import hashlib
 import struct
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,8 @@ def _read_entry(path: Path, name: str, entry: Any, number: int, start: int) -> T
     span = TensorSpan(name, tuple(shape), FORMATS[dtype], number, start + offsets[0])
     if span.end != start + offsets[1]:
         raise CheckpointError(f"{what} of {dtype} {shape} takes {span.size} bytes; data_offsets {offsets} disagree")
+    if prod(size or 1 for size in shape) * FORMATS[dtype].block_bytes >= 1 << 63:  # of no bytes, but no array either
+        raise CheckpointError(f"{what} has shape {shape}, more than memory can address")
     return span
 
 
