@@ -1,4 +1,7 @@
-"""What is measured. A case means the same for every subject; its figure is always tokens a second."""
+"""What is measured. A case means the same for every subject; its figure is always tokens a second.
+
+``counted`` is how many tokens count in one prompt, one step or one whole batch; over the figure, it is its time.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +25,10 @@ class Prefill:
     def name(self) -> str:
         return f"prefill {self.tokens}"
 
+    @property
+    def counted(self) -> int:
+        return self.tokens
+
     def floor(self, work: Work, machine: Machine) -> float:
         """Tokens a second at the physical floor."""
         return self.tokens / prefill_floor(work, machine, [self.tokens])
@@ -38,6 +45,10 @@ class Decode:
     @property
     def name(self) -> str:
         return f"decode {self.sequences} x depth {self.depth}"
+
+    @property
+    def counted(self) -> int:
+        return self.sequences
 
     @property
     def limit(self) -> int:
@@ -62,12 +73,16 @@ class EndToEnd:
     def name(self) -> str:
         return f"end to end {self.sequences} x ({self.prompt} + {self.output})"
 
+    @property
+    def counted(self) -> int:
+        return self.sequences * self.output
+
     def floor(self, work: Work, machine: Machine) -> float:
         """Tokens a second at the physical floor: all prefill, then all decode."""
         seconds = prefill_floor(work, machine, [self.prompt] * self.sequences)
         middle = [Part(self.prompt + self.output // 2)] * self.sequences
         seconds += (self.output - 1) * work.cost(middle, self.sequences).seconds(machine)
-        return self.sequences * self.output / seconds
+        return self.counted / seconds
 
 
 @dataclass(frozen=True)
@@ -83,6 +98,10 @@ class Mixed:
     def name(self) -> str:
         return f"mixed {self.requests} requests"
 
+    @property
+    def counted(self) -> int:
+        return sum(output for _, output in self.lengths())
+
     def lengths(self) -> list[tuple[int, int]]:
         """(prompt, output) tokens of each request."""
         draw = np.random.default_rng(0).uniform
@@ -97,7 +116,7 @@ class Mixed:
         rows = [work.cost([Part(0, prompt + output - 1)], output) for prompt, output in lengths]
         maths = Cost(0, sum(row.int8_ops for row in rows), sum(row.fp32_ops for row in rows)).seconds(machine)
         reads = max(output for _, output in lengths) * work.weight_bytes / machine.bandwidth(work.weight_bytes)
-        return sum(output for _, output in lengths) / max(maths, reads)
+        return self.counted / max(maths, reads)
 
 
 Case = Prefill | Decode | EndToEnd | Mixed

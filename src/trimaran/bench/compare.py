@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trimaran.bench.cases import Case, Prefill, Subject
+from trimaran.bench.cases import Case, Subject
 from trimaran.bench.floor import Work
 from trimaran.bench.machine import ForeignLoad, Machine
 
@@ -89,9 +89,8 @@ class Report:
     def _row(self, line: Line, subjects: Sequence[str]) -> str:
         rates = line.rates["engine"]
         ours = statistics.median(rates)
-        tokens = line.case.tokens if isinstance(line.case, Prefill) else getattr(line.case, "sequences", None)
-        milliseconds = f"{1e3 * tokens / ours:9.2f}" if tokens and "end" not in line.case.name else f"{'':9}"
-        row = f"{line.case.name:32}{ours:8.0f}{f'({min(rates):.0f} - {max(rates):.0f})':>16}{milliseconds}"
+        row = f"{line.case.name:32}{ours:8.0f}{f'({min(rates):.0f} - {max(rates):.0f})':>16}"
+        row += f"{1e3 * line.case.counted / ours:9.2f}"
         row += f"{line.floor:9.0f}{ours / line.floor:7.0%}"
         for subject in subjects[1:]:
             rate = line.median(subject)

@@ -30,10 +30,9 @@ class InProcessEngine:
             case Decode(_, steps, sequences):
                 return sequences * steps / self._decode(case)
             case EndToEnd(sequences, prompt, output):
-                return sequences * output / self._serve([(prompt, output)] * sequences)
+                return case.counted / self._serve([(prompt, output)] * sequences)
             case Mixed():
-                lengths = case.lengths()
-                return sum(output for _, output in lengths) / self._serve(lengths)
+                return case.counted / self._serve(case.lengths())
 
     def close(self) -> None:
         self._engine.close()

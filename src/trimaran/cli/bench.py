@@ -60,7 +60,7 @@ def latency(
 ) -> None:
     """One sequence at a time: prefill and decode tokens/s, and the time to the first token.
 
-    The column `ms` is the time to the first token of a prompt, or of one decode step. `executor` is the same without
+    The column `ms` is the time to a prompt's first token, or of one decode step. `executor` is the same without
     the engine around it: the difference is what Python costs.
 
     \b
@@ -91,6 +91,8 @@ def throughput(
     as_json: AsJson = False,
 ) -> None:
     """Many sequences at once: decode tokens/s of all together, and whole batches from the first prompt token on.
+
+    The column `ms` is the time of one decode step, or of a whole batch.
 
     \b
     Examples:
