@@ -8,6 +8,7 @@ import pytest
 
 from trimaran.base import errors
 from trimaran.server.errors import answer
+from trimaran.server.openai.validation import request_error
 
 from .running import NAME
 
@@ -69,6 +70,7 @@ def test_no_json_content_type(server):
         ({"max_tokens": 3, "min_tokens": 4}, "min_tokens"),
         ({"stop": [""]}, "stop"),
         ({"stop": ["x"] * 17}, "stop"),
+        ({"stop": ["x" * 1025]}, "stop"),
         ({"seed": 2**63}, "seed"),
         ({"logit_bias": {"one": 1}}, "logit_bias"),
         ({"logit_bias": {"99999": 1}}, "logit_bias"),
@@ -121,9 +123,29 @@ def test_too_many_choices_in_all(server):
     assert error["param"] == "n"
 
 
-def test_one_finding_about_a_long_list_is_enough(server):
-    error = error_of(server.http.post("/v1/completions", json={"model": NAME, "prompt": [True] * 100_000}), 400)
+@pytest.mark.parametrize(
+    ("route", "field", "value"),
+    [
+        ("/v1/completions", "prompt", [True] * 100_000),
+        (CHAT, "messages", [1] * 100_000),
+        (CHAT, "messages", [{"role": "user", "content": [1] * 100_000}]),
+        (CHAT, "stop", [1] * 100_000),
+        (CHAT, "stop_token_ids", ["1"] * 100_000),
+        (CHAT, "logit_bias", dict.fromkeys(map(str, range(100_000)), "x")),
+        (CHAT, "metadata", dict.fromkeys(map(str, range(100_000)), 1)),
+    ],
+)
+def test_one_finding_about_a_long_list_is_enough(server, monkeypatch, route, field, value):
+    seen = []
+    monkeypatch.setattr(
+        "trimaran.server.app.request_error", lambda found, body: seen.append(found) or judge(found, body)
+    )
+    judge = request_error
+    prompt = {"prompt": "x"} if route != CHAT else {"messages": HELLO}
+    error = error_of(server.http.post(route, json={"model": NAME, **prompt, field: value}), 400)
+    assert error["param"].startswith(field)
     assert len(error["message"]) < 200
+    assert len(seen[0]) < 10  # collecting one for every element stops the server for seconds
 
 
 @pytest.mark.parametrize(

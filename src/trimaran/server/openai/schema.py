@@ -6,9 +6,10 @@ written to the request's line in the log at level ``debug`` and kept nowhere els
 ``prompt_cache_key`` already finds what it could; to keep tenants' caches apart there is ``cache_salt``.
 """
 
+from types import UnionType
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, model_validator
 
 from trimaran.base.errors import RequestError
 from trimaran.base.sampling import SamplingParams
@@ -18,12 +19,26 @@ COMPLETION_TOKENS = 16  # max_tokens of a completion that names none (OpenAI API
 
 
 class _FailFast(FailFast):
-    """One finding about a long list is enough. Hashable, as members of a union must be."""
+    """One finding about a long list is enough: a million take seconds. Hashable, as members of a union must be."""
 
     __hash__ = object.__hash__
 
 
+def _values(kind: type | UnionType, what: str) -> BeforeValidator:
+    """What ``_FailFast`` does for lists: the first value of an object that is not of ``kind`` ends it."""
+
+    def check(data: Any) -> Any:
+        if isinstance(data, dict):
+            for key, value in data.items():
+                if isinstance(value, bool) or not isinstance(value, kind):
+                    raise fields.refused("invalid_type", key, f"is not {what}")
+        return data
+
+    return BeforeValidator(check)
+
+
 Ids = Annotated[list[int], _FailFast()]
+Strings = Annotated[list[str], _FailFast()]
 
 
 class Body(BaseModel):
@@ -56,10 +71,10 @@ class Generate(Body):
     repetition_penalty: float | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
+    logit_bias: Annotated[dict[str, float], _values(int | float, "a number")] | None = None
     seed: int | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
+    stop: str | Strings | None = None
+    stop_token_ids: Ids | None = None
     ignore_eos: bool | None = None
     min_tokens: int | None = None
     max_tokens: int | None = None
@@ -122,7 +137,7 @@ class Message(Body):
     inert = fields.MESSAGE
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart]
+    content: str | Annotated[list[TextPart], _FailFast()]
 
 
 class ChatRequest(Generate):
@@ -130,13 +145,13 @@ class ChatRequest(Generate):
 
     inert = {**fields.VLLM, **fields.VLLM_CHAT, **fields.OPENAI_CHAT}
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[list[Message], _FailFast(), Field(min_length=1)]
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
     add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    metadata: dict[str, str] | None = None
+    metadata: Annotated[dict[str, str], _values(str, "a string")] | None = None
     prompt_cache_key: str | None = None
     safety_identifier: str | None = None
 
@@ -163,7 +178,7 @@ class CompletionRequest(Generate):
 
     inert = {**fields.VLLM, **fields.OPENAI_COMPLETIONS}
 
-    prompt: str | Ids | Annotated[list[Ids], _FailFast()] | Annotated[list[str], _FailFast()]
+    prompt: str | Ids | Annotated[list[Ids], _FailFast()] | Strings
     best_of: int | None = None
     echo: bool | None = None
     logprobs: int | None = None
