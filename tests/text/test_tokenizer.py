@@ -1,4 +1,6 @@
 import json
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -100,3 +102,23 @@ def test_smollm2_is_read_right(real):
     assert real.bos_id == 1
     assert real.special_ids == set(range(17))
     assert real.token_bytes(2) == b"<|im_end|>"
+
+
+def test_other_threads_run_while_a_long_text_is_encoded(small):
+    gaps, done = [0.0], threading.Event()
+
+    def watch() -> None:
+        last = time.perf_counter()
+        while not done.wait(0.002):
+            now = time.perf_counter()
+            gaps.append(now - last)
+            last = now
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    began = time.perf_counter()
+    small.encode("hello world " * 100_000)
+    took = time.perf_counter() - began
+    done.set()
+    watcher.join()
+    assert max(gaps) < took / 2

@@ -60,8 +60,8 @@ class Tokenizer:
         return self._table[token_id]
 
     def _plain(self, text: str) -> list[int]:
-        try:
-            return self._core.encode(text, add_special_tokens=False).ids
+        try:  # a batch, since ``encode`` keeps the interpreter lock: other threads would stand still
+            return self._core.encode_batch_fast([text], add_special_tokens=False)[0].ids
         except TypeError:
             raise RequestError("the text holds half of a surrogate pair (U+D800 to U+DFFF)", param="prompt") from None
 
