@@ -6,6 +6,7 @@ from trimaran.base.errors import RequestError
 
 MAX_LOGPROBS = 20
 MAX_STOPS = 16
+MAX_STOP_LENGTH = 1024  # characters; each is made ready for every choice
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -40,8 +41,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             value = getattr(self, name)
             if value is not None and not low <= value <= high:  # NaN fails every comparison
                 raise RequestError(f"{name} must be between {low} and {high}, not {value}", param=name)
-        if len(self.stop) > MAX_STOPS or any(not s for s in self.stop):
-            raise RequestError(f"stop takes up to {MAX_STOPS} non-empty strings", param="stop")
+        if len(self.stop) > MAX_STOPS or not all(0 < len(s) <= MAX_STOP_LENGTH for s in self.stop):
+            raise RequestError(
+                f"stop takes up to {MAX_STOPS} strings of 1 to {MAX_STOP_LENGTH} characters", param="stop"
+            )
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise RequestError("min_tokens exceeds max_tokens", param="min_tokens")
         for token, bias in self.logit_bias.items():
