@@ -19,5 +19,11 @@ else
   "$python" -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))' ||
     need "Python's C headers (Python.h)" python3-dev python3-devel
 fi
-command -v "${CXX:-c++}" >/dev/null 2>&1 || need "a C++20 compiler ('${CXX:-c++}')" g++ gcc-c++
+cxx=${CXX:-c++} # may have arguments, as in CXX="ccache g++"
+if ! command -v "${cxx%% *}" >/dev/null 2>&1; then
+  need "a C++20 compiler ('$cxx')" g++ gcc-c++
+elif ! printf '#include <atomic>\nint main() { std::atomic<int>(0).notify_all(); }\n' |
+  $cxx -std=c++20 -fsyntax-only -x c++ - >/dev/null 2>&1; then
+  need "a C++20 compiler with its library; '$cxx' is $($cxx --version 2>&1 | head -n 1). Name another with: make CXX=g++-12 ..." g++ gcc-c++
+fi
 [ -z "$missing" ]
