@@ -116,3 +116,9 @@ def test_variables_that_are_no_options_are_known():
 
 def test_secrets_are_not_shown():
     assert "hush" not in repr(resolve(Options, flags={"keys": ["hush"]}, environ={}))
+
+
+def test_a_wrong_secret_is_not_shown(tmp_path):
+    with pytest.raises(ConfigError, match="keys in") as caught:
+        from_file(tmp_path, "keys: [1234567]")
+    assert "1234567" not in str(caught.value)

@@ -28,7 +28,8 @@ def option(
 ) -> Any:
     """A field of an options dataclass, described by ``text``.
 
-    ``choices`` are its allowed values, ``metavar`` stands for a value in ``--help``, a ``secret`` is not in the repr.
+    ``choices`` are its allowed values, ``metavar`` stands for a value in ``--help``. A ``secret`` is in neither the
+    repr nor an error.
     """
     metadata = {"help": text, "metavar": metavar, "choices": choices}
     return dataclasses.field(default=default, metadata=metadata, repr=not secret)
@@ -110,11 +111,13 @@ def _convert(kind: type, name: str, value: Any, annotation: Any, place: str) -> 
         return env.truth(place, value)
     if isinstance(value, str) and int in accepted and (size := _SIZE.fullmatch(value.strip())):
         value = int(float(size[1]) * _SIZES[size[2]])
+    field = next(f for f in dataclasses.fields(kind) if f.name == name)
     try:
         converted = msgspec.convert(value, annotation, strict=False)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{place}: {value!r} is not valid: {str(error)[:1].lower()}{str(error)[1:]}") from None
-    choices = next(f.metadata["choices"] for f in dataclasses.fields(kind) if f.name == name)
+        shown = repr(value) if field.repr else "the value"
+        raise ConfigError(f"{place}: {shown} is not valid: {str(error)[:1].lower()}{str(error)[1:]}") from None
+    choices = field.metadata["choices"]
     if choices and converted is not None and converted not in choices:
         raise ConfigError(f"{place}: {value!r} is not one of {', '.join(choices)}")
     return converted
