@@ -7,7 +7,9 @@ import httpx
 import openai
 import pytest
 
+from trimaran.base.errors import ConfigError
 from trimaran.kernels.null import NullModel
+from trimaran.server.options import ServeOptions
 
 from .byte_model import VOCAB
 from .running import NAME, Running, eventually, running
@@ -75,6 +77,12 @@ def test_client_sees_an_authentication_error(server):
         pytest.raises(openai.AuthenticationError),
     ):
         client.models.list()
+
+
+@pytest.mark.parametrize("key", ["", " ", "key\n"])
+def test_a_key_that_no_header_or_any_header_matches(key):
+    with pytest.raises(ConfigError, match="--api-key"):
+        ServeOptions(model="x", api_key=("good", key))
 
 
 def keyed(server: Running, **more) -> httpx.Response:

@@ -10,6 +10,7 @@ from typing import Annotated
 import msgspec
 
 from trimaran.base.config import option
+from trimaran.base.errors import ConfigError
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 NotNegative = Annotated[int, msgspec.Meta(ge=0)]
@@ -71,3 +72,8 @@ class ServeOptions:
         30.0, "seconds that running requests get to finish after SIGTERM", metavar="SECONDS"
     )
     log_level: str = option("info", "least level that is logged", choices=LOG_LEVELS)
+
+    def __post_init__(self) -> None:
+        # An empty key would let in whoever sends an empty one; white space at an end does not survive in a header.
+        if any(not key or key != key.strip() for key in self.api_key):
+            raise ConfigError("--api-key must not be empty, nor begin or end with white space")
