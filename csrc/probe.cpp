@@ -112,13 +112,13 @@ double dot_generic(int rounds) {
 // One chain a register, 4 to 15, fed from register 0; written as assembly, for compilers keep an array of them in
 // memory.
 #define TRIMARAN_CHAIN(OP, R, N) OP " %%" R "0, %%" R "0, %%" R N "\n\t"
-#define TRIMARAN_CHAINS(OP, R)                                                                                        \
-  TRIMARAN_CHAIN(OP, R, "4")                                                                                          \
-  TRIMARAN_CHAIN(OP, R, "5")                                                                                          \
-  TRIMARAN_CHAIN(OP, R, "6")                                                                                          \
-  TRIMARAN_CHAIN(OP, R, "7") TRIMARAN_CHAIN(OP, R, "8") TRIMARAN_CHAIN(OP, R, "9") TRIMARAN_CHAIN(OP, R, "10")        \
-      TRIMARAN_CHAIN(OP, R, "11") TRIMARAN_CHAIN(OP, R, "12") TRIMARAN_CHAIN(OP, R, "13") TRIMARAN_CHAIN(OP, R, "14") \
-          TRIMARAN_CHAIN(OP, R, "15")
+// clang-format off
+#define TRIMARAN_CHAINS(OP, R)                                                            \
+  TRIMARAN_CHAIN(OP, R, "4") TRIMARAN_CHAIN(OP, R, "5") TRIMARAN_CHAIN(OP, R, "6")        \
+  TRIMARAN_CHAIN(OP, R, "7") TRIMARAN_CHAIN(OP, R, "8") TRIMARAN_CHAIN(OP, R, "9")        \
+  TRIMARAN_CHAIN(OP, R, "10") TRIMARAN_CHAIN(OP, R, "11") TRIMARAN_CHAIN(OP, R, "12")     \
+  TRIMARAN_CHAIN(OP, R, "13") TRIMARAN_CHAIN(OP, R, "14") TRIMARAN_CHAIN(OP, R, "15")
+// clang-format on
 #define TRIMARAN_CHAIN_LOOP(OP, R)            \
   asm volatile("vzeroall" ::: TRIMARAN_USED); \
   for (int r = 0; r < rounds; ++r) asm volatile(TRIMARAN_CHAINS(OP, R)::: TRIMARAN_USED)
