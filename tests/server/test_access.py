@@ -1,5 +1,6 @@
 """Who may ask, how much, and how slowly."""
 
+import json
 import socket
 from collections.abc import Iterator
 
@@ -9,6 +10,7 @@ import pytest
 
 from trimaran.base.errors import ConfigError
 from trimaran.kernels.null import NullModel
+from trimaran.server.http import HttpProtocol
 from trimaran.server.options import ServeOptions
 
 from .byte_model import VOCAB
@@ -140,6 +142,29 @@ def test_slow_large_and_broken_requests(server, sent, status, code):
     answer = exchange(server, sent)
     assert answer.startswith(b"HTTP/1.1 " + status)
     assert b'"code":"' + code + b'"' in answer
+
+
+def test_a_header_without_end(byte_model):
+    with (
+        running(byte_model) as server,
+        socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2]))) as raw,
+    ):
+        raw.sendall(HEAD + b"x: ")
+        with pytest.raises(ConnectionError):
+            raw.sendall(b"y" * 2**26)
+
+
+def test_a_client_that_does_not_read_loses_its_place(byte_model, monkeypatch):
+    monkeypatch.setattr(HttpProtocol, "stall_seconds", 0.2)
+    fields = {"n": 4, "max_tokens": 2000, "ignore_eos": True, "stream": True, "logprobs": True, "top_logprobs": 20}
+    body = json.dumps({"model": NAME, "messages": [{"role": "user", "content": "x"}], **fields}).encode()
+    head = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: "
+    with running(byte_model) as server, socket.socket() as raw:
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        raw.connect(("127.0.0.1", int(server.url.rpartition(":")[2])))
+        raw.sendall(f"{head}{len(body)}\r\n\r\n".encode() + body)
+        eventually(lambda: server.metric("trimaran_request_seconds_count") == 1)
+        assert server.metric("trimaran_requests_cancelled_total") == 1
 
 
 def test_a_slow_next_request_does_not_disturb_an_answer(byte_model):

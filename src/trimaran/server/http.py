@@ -1,4 +1,4 @@
-"""HTTP/1.1 connections: uvicorn's protocol, with a limit on how long and how large a request's head may be."""
+"""HTTP/1.1 connections: uvicorn's protocol, with limits on a request's head and on a client that does not read."""
 
 import asyncio
 from typing import Any
@@ -9,17 +9,27 @@ from trimaran.server.errors import INVALID, ErrorAnswer, ErrorBody
 
 MAX_HEAD_BYTES = 64 * 1024
 HEAD_SECONDS = 30.0
+STALL_SECONDS = 30.0
+TOO_LARGE = f"the request's head exceeds {MAX_HEAD_BYTES:,} bytes"
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """Refuses a request whose line and headers are not complete within ``head_seconds`` and ``MAX_HEAD_BYTES``."""
+    """Refuses a request whose line and headers are not complete within ``head_seconds`` and ``MAX_HEAD_BYTES``.
+
+    Drops a client that has an answer waiting and takes nothing of it for ``stall_seconds``: its sequences would keep
+    their places for as long as it likes.
+    """
 
     head_seconds = HEAD_SECONDS
+    stall_seconds = STALL_SECONDS
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._head_timer: asyncio.TimerHandle | None = None
-        self._head_bytes = 0
+        self._head_bytes = 0  # of what has been parsed
+        self._head_data = 0  # as received: one endless header is never parsed
+        self._in_head = False
+        self._stall_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in the base class
         super().connection_made(transport)
@@ -27,11 +37,28 @@ class HttpProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._head_done()
+        self._stall_done()
         super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._in_head:
+            self._head_data += len(data)
+        super().data_received(data)
+        if self._in_head and self._head_data > MAX_HEAD_BYTES and not self.transport.is_closing():
+            self._refuse(400, TOO_LARGE, "invalid_http")
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._await_reader()
+
+    def resume_writing(self) -> None:
+        self._stall_done()
+        super().resume_writing()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._head_bytes = 0
+        self._head_bytes = self._head_data = 0
+        self._in_head = True
         self._await_head()
 
     def on_url(self, url: bytes) -> None:
@@ -44,6 +71,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._head_done()
+        self._in_head = False
         super().on_headers_complete()
 
     def send_400_response(self, msg: str) -> None:
@@ -53,7 +81,7 @@ class HttpProtocol(HttpToolsProtocol):
     def _count(self, size: int) -> None:
         self._head_bytes += size
         if self._head_bytes > MAX_HEAD_BYTES:
-            raise ValueError(f"the request's head exceeds {MAX_HEAD_BYTES:,} bytes")
+            raise ValueError(TOO_LARGE)
 
     def _await_head(self) -> None:
         if self._head_timer is None:
@@ -70,6 +98,21 @@ class HttpProtocol(HttpToolsProtocol):
             self._await_head()
             return
         self._refuse(408, f"the request's head did not arrive within {self.head_seconds:g} s", "head_timeout")
+
+    def _await_reader(self) -> None:
+        left = self.transport.get_write_buffer_size()
+        self._stall_timer = self.loop.call_later(self.stall_seconds, self._stalled, left)
+
+    def _stalled(self, left: int) -> None:
+        if self.transport.get_write_buffer_size() < left:  # slow, but reading
+            self._await_reader()
+        else:
+            self.transport.abort()
+
+    def _stall_done(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
 
     @property
     def _answering(self) -> bool:
