@@ -202,6 +202,13 @@ def test_allowed_origins(byte_model):
         assert "access-control-allow-origin" not in refused.headers
 
 
+def test_more_choices_than_ever_fit(byte_model):
+    with running(byte_model, max_num_seqs=2, max_waiting=2) as server:
+        response = server.http.post("/v1/completions", json={"model": NAME, "prompt": "x", "n": 5})
+        assert response.status_code == 400
+        assert response.json()["error"]["param"] == "n"
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_full_queue(byte_model, stream):
     slow = NullModel(vocab=VOCAB, context=2048, step_seconds=0.005)

@@ -120,8 +120,9 @@ class DataPlane:
     def _check(self, generation: Generation) -> None:
         sampling, limits = generation.sampling, self.limits
         choices = len(generation.prompts) * sampling.n
-        if choices > MAX_CHOICES:
-            raise errors.RequestError(f"{choices} choices asked for, the limit is {MAX_CHOICES}", param="n")
+        most = min(MAX_CHOICES, limits.max_inflight)  # more could never be admitted: not 429, which says "later"
+        if choices > most:
+            raise errors.RequestError(f"{choices} choices asked for, the limit is {most}", param="n")
         for prompt in generation.prompts:
             if not prompt:
                 raise errors.RequestError("the prompt has no tokens", param=generation.param)
