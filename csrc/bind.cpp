@@ -53,13 +53,17 @@ int add_matrix(Program& p, const std::string& format, int n, int k, const Array<
                       paired);
 }
 
+Epilogue epilogue_named(const std::string& name) {
+  if (name == "store") return Epilogue::kStore;
+  if (name == "add") return Epilogue::kAdd;
+  if (name == "swiglu") return Epilogue::kSwiglu;
+  if (name == "logits") return Epilogue::kLogits;
+  throw std::invalid_argument("unknown epilogue '" + name + "'");
+}
+
 void add_linear(Program& p, int out, int x, int weight, int bias, int norm, float eps, bool gather,
                 const std::string& epilogue, int residual, bool reuse) {
-  const Epilogue e = epilogue == "add"      ? Epilogue::kAdd
-                     : epilogue == "swiglu" ? Epilogue::kSwiglu
-                     : epilogue == "logits" ? Epilogue::kLogits
-                                            : Epilogue::kStore;
-  p.add_op(LinearOp{out, x, weight, bias, norm, eps, gather, e, residual, reuse});
+  p.add_op(LinearOp{out, x, weight, bias, norm, eps, gather, epilogue_named(epilogue), residual, reuse});
 }
 
 void run(Program& p, const Array<int32_t, 1>& tokens, const Array<int32_t, 1>& starts,

@@ -62,12 +62,13 @@ inline float bits_to_float(uint32_t u) {
   return f;
 }
 
-inline float bf16_to_float(uint16_t h) { return bits_to_float(uint32_t(h) << 16); }
-
-// fp16 to fp32 for finite values (scales and minima are finite): move the fields, then correct the exponent's bias.
+// fp16 to fp32: move the fields, correct the exponent's bias; 2^16 and above were infinities and NaNs.
 inline float half_to_float(uint16_t h) {
   const float magnitude = bits_to_float(uint32_t(h & 0x7FFF) << 13) * 0x1p112f;
-  return h & 0x8000 ? -magnitude : magnitude;
+  uint32_t bits;
+  std::memcpy(&bits, &magnitude, 4);
+  if (magnitude >= 0x1p16f) bits |= 0x7F800000;
+  return bits_to_float(bits | uint32_t(h & 0x8000) << 16);
 }
 
 }  // namespace trimaran

@@ -33,7 +33,7 @@ struct Activations {
   int8_t* q;
   GroupTerms* groups;
   size_t q_stride, group_stride;
-  const float* f32;
+  float* f32;
   size_t f32_stride;
 };
 

@@ -101,13 +101,13 @@ void Program::finish() {
   }
   const size_t attention = attention_scratch(options_.head_dim);
   size_t bytes = activation_bytes(limits.max_rows, quantised_k, float_k);
-  for (const BufferShape& b : buffers_) {
+  for (const Buffer& b : buffers_) {
     bytes += Arena::padded(size_t(b.logits_rows ? limits.max_sequences : limits.max_rows) * b.stride * sizeof(float));
   }
   bytes += team_.size() * (activation_bytes(1, quantised_k, float_k) + Arena::padded(strip) +
                            Arena::padded(attention * sizeof(float)));
   scratch_ = Arena(bytes);
-  for (BufferShape& b : buffers_) {
+  for (Buffer& b : buffers_) {
     b.data = scratch_.take<float>(size_t(b.logits_rows ? limits.max_sequences : limits.max_rows) * b.stride);
   }
   rows_ = plan_activations(scratch_, limits.max_rows, quantised_k, float_k);
@@ -149,7 +149,7 @@ void Program::run_op(const EmbedOp& op, Team::Member& m) {
 }
 
 void Program::run_op(const NormOp& op, Team::Member& m) {
-  const BufferShape &x = buffers_[op.x], &out = buffers_[op.out];
+  const Buffer &x = buffers_[op.x], &out = buffers_[op.out];
   Prepare p{};
   p.x = x.data, p.x_stride = x.stride, p.norm = vectors_[op.weight], p.eps = op.eps, p.width = x.width, p.k = x.stride;
   p.f32 = out.data, p.f32_stride = out.stride;
@@ -157,7 +157,7 @@ void Program::run_op(const NormOp& op, Team::Member& m) {
 }
 
 Prepare Program::prepare_for(const LinearOp& op, const Activations& to) const {
-  const BufferShape& x = buffers_[op.x];
+  const Buffer& x = buffers_[op.x];
   Prepare p{};
   p.x = x.data, p.x_stride = x.stride, p.width = x.width, p.k = x.stride;
   p.gather = op.gather ? step_.logits_rows() : nullptr;
@@ -165,14 +165,14 @@ Prepare Program::prepare_for(const LinearOp& op, const Activations& to) const {
   if (is_quantised(matrices_[op.weight].format) && options_.int8_activations) {
     p.q = to.q, p.groups = to.groups, p.q_stride = to.q_stride, p.group_stride = to.group_stride;
   }
-  p.f32 = const_cast<float*>(to.f32), p.f32_stride = to.f32_stride;
+  p.f32 = to.f32, p.f32_stride = to.f32_stride;
   return p;
 }
 
 void Program::run_op(const LinearOp& op, Team::Member& m) {
   constexpr size_t kTicketBytes = 24 << 10;  // of weights times rows: about half a microsecond
   const Matrix& w = matrices_[op.weight];
-  const BufferShape& x = buffers_[op.x];
+  const Buffer& x = buffers_[op.x];
   const bool logits = op.epilogue == Epilogue::kLogits;
   const int rows = op.gather ? step_.logits() : rows_of(op.x);
   if (rows == 0) return;
@@ -213,7 +213,7 @@ void Program::run_op(const LinearOp& op, Team::Member& m) {
 }
 
 Attention Program::attention_for(const AttentionOp& op, const Team::Member& m) const {
-  const BufferShape &qkv = buffers_[op.qkv], &out = buffers_[op.out];
+  const Buffer &qkv = buffers_[op.qkv], &out = buffers_[op.out];
   const Rope& rope = ropes_[op.rope];
   const size_t item = kv_itemsize(options_.kv_format);
   Attention a{};

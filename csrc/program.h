@@ -86,7 +86,7 @@ class Program {
   size_t kv_bytes() const { return pages_.size(); }
 
  private:
-  struct BufferShape {
+  struct Buffer {
     int width, stride;
     bool logits_rows;
     float* data;
@@ -123,7 +123,7 @@ class Program {
   ProgramOptions options_;
   const Kernels& kernels_;
   Team team_;
-  std::vector<BufferShape> buffers_;
+  std::vector<Buffer> buffers_;
   std::vector<Matrix> matrices_;
   std::vector<const float*> vectors_;
   std::vector<Rope> ropes_;

@@ -111,11 +111,14 @@ TRIMARAN_INLINE F16 scale_by_power(F16 p, F16 n) {
 TRIMARAN_INLINE Int4 widen(const uint8_t* p, int i) {
   return __builtin_convertvector(load_as<UShort4>(p + 8 * i), Int4);
 }
-// fp16: move the fields into place, then correct the exponent's bias (right for denormals too).
-TRIMARAN_INLINE F16 load_half(const uint8_t* p) {
-  return TRIMARAN_EACH(
-      F16, Float4(Int4(Float4((widen(p, i) & 0x7FFF) << 13) * splat(0x1p112f)) | ((widen(p, i) & 0x8000) << 16)));
+// fp16: move the fields into place, then correct the exponent's bias (right for denormals too); 2^16 and above were
+// infinities and NaNs and become so again.
+TRIMARAN_INLINE Float4 half_to_float(Int4 h) {
+  const Float4 magnitude = Float4((h & 0x7FFF) << 13) * splat(0x1p112f);
+  const Int4 special = Int4(magnitude >= splat(0x1p16f)) & 0x7F800000;
+  return Float4(Int4(magnitude) | special | ((h & 0x8000) << 16));
 }
+TRIMARAN_INLINE F16 load_half(const uint8_t* p) { return TRIMARAN_EACH(F16, half_to_float(widen(p, i))); }
 TRIMARAN_INLINE F16 load(const uint16_t* bf16) {
   const auto* p = reinterpret_cast<const uint8_t*>(bf16);
   return TRIMARAN_EACH(F16, Float4(widen(p, i) << 16));

@@ -12,9 +12,9 @@ TRIMARAN_INLINE float inverse_rms(const float* x, int width, int k, float eps) {
 
 // Quantises 32 values: scale = absmax / 127, q = round half to even (x * (127 / absmax)).
 TRIMARAN_INLINE void quantise_group(F16 a, F16 b, int8_t* q, GroupTerms* g) {
-  constexpr float kTiny = 1e-30f;  // 127 / absmax must stay finite; such a group is as good as zero
+  constexpr float kTiny = 1e-30f;  // 127 / absmax must stay finite; such a group is as good as zero, but NaN is not
   const float absmax = reduce_max(max(abs(a), abs(b)));
-  const bool some = absmax > kTiny;
+  const bool some = !(absmax <= kTiny);
   const F16 inverse = set1(some ? 127.f / absmax : 0.f);
   const I16 qa = to_int(mul(a, inverse)), qb = to_int(mul(b, inverse));
   store_int8(q, qa);

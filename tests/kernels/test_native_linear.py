@@ -126,6 +126,26 @@ def test_extreme_integers_do_not_overflow(isa: str, fmt: WeightFormat) -> None:
     np.testing.assert_array_equal(out, x.astype(np.float64) @ dequantise(w).astype(np.float64).T)
 
 
+def test_every_fp16_scale_is_read_as_its_value(isa: str) -> None:
+    """All 65,536 of them, as scales of an embedding and (the finite ones) of a linear layer."""
+    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    ones = Weight("x", WeightFormat.INT8, (1024, 2048), np.ones((1024, 2048), np.int8), halves.reshape(1024, 64))
+    table = NativeExecutor(program([], [ones], buffer("x", 2048)), {"x": ones}, replace(OPTIONS, max_rows=1024))
+    for first in range(0, 1024, 64):
+        read = table.run(rows_step(range(first, first + 64))).logits
+        assert read is not None
+        np.testing.assert_array_equal(read[:, ::32].ravel(), halves[first * 64 :][:4096].astype(np.float32))
+
+    finite = np.where(np.isfinite(halves), halves, 0).astype(np.float16).reshape(2048, 32)
+    w = Weight("w", WeightFormat.INT8, (2048, 1024), np.ones((2048, 1024), np.int8), finite)
+    one_of_each_group = np.zeros((32, 1024), np.float32)
+    one_of_each_group[np.arange(32), np.arange(0, 1024, 32)] = 1
+    options = replace(OPTIONS, activations=ActivationFormat.FP32)
+    ops = [Linear(buffer("y", 2048), buffer("x", 1024), "w")]
+    out = run(ops, [fp32("x", one_of_each_group), w], options, 32)
+    np.testing.assert_array_equal(out, finite.astype(np.float32).T)
+
+
 @pytest.mark.parametrize("fmt", list(WeightFormat))
 def test_bias_and_residual_sum(isa: str, fmt: WeightFormat) -> None:
     w, x = matrix(fmt, 64, 64), table(64)
