@@ -49,6 +49,7 @@ class Generation:
     priority: int = 0
     salt: str = ""
     param: str = "prompt"  # the request's field that holds the prompts
+    length_param: str = "max_tokens"  # and the one that limits the answers' length
 
 
 @dataclass
@@ -132,10 +133,10 @@ class DataPlane:
                     param=generation.param,
                 )
             if sampling.max_tokens is not None and len(prompt) + sampling.max_tokens > limits.context:
-                wanted = f"{len(prompt)} prompt tokens and max_tokens {sampling.max_tokens}"
+                wanted = f"{len(prompt)} prompt tokens and {generation.length_param} {sampling.max_tokens}"
                 raise errors.ContextLengthError(
                     f"{wanted} exceed the context of {limits.context}",
-                    param="max_tokens",
+                    param=generation.length_param,
                 )
             if not 0 <= min(prompt) <= max(prompt) < limits.vocab:
                 raise errors.RequestError(

@@ -30,7 +30,14 @@ def generation(request: ChatRequest, template: ChatTemplate) -> Generation:
     except RequestError as error:
         error.param = "messages" if error.param == "prompt" else error.param  # what the tokenizer calls a prompt
         raise
-    return Generation((prompt,), sampling, request.priority or 0, request.cache_salt or "", param="messages")
+    return Generation(
+        (prompt,),
+        sampling,
+        request.priority or 0,
+        request.cache_salt or "",
+        param="messages",
+        length_param=request.length_field,
+    )
 
 
 async def whole(run: Run, request: ChatRequest, identity: Identity, plane: DataPlane) -> answers.ChatCompletion:

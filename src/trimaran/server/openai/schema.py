@@ -165,7 +165,17 @@ class ChatRequest(Generate):
                 param="max_completion_tokens",
             )
         logprobs = (self.top_logprobs or 0) if self.logprobs else None
-        return self._sampling(max_tokens=limits.pop() if limits else None, logprobs=logprobs)
+        try:
+            return self._sampling(max_tokens=limits.pop() if limits else None, logprobs=logprobs)
+        except RequestError as error:  # it knows our names of options, the client wrote others
+            ours = error.param or ""
+            theirs = {"max_tokens": self.length_field, "logprobs": "top_logprobs"}.get(ours, ours)
+            raise RequestError(str(error).replace(ours, theirs, 1), param=theirs or None, code=error.code) from None
+
+    @property
+    def length_field(self) -> str:
+        """The field that limits the answer's length."""
+        return "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
 
     def template_messages(self) -> list[dict[str, Any]]:
         """Messages as chat templates know them: ``developer`` is today's name for ``system``."""
