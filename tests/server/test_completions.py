@@ -68,7 +68,10 @@ def test_logprobs(client):
     assert len(logprobs.tokens) == len(logprobs.token_logprobs) == len(logprobs.text_offset) == 12
     for token, offset in zip(logprobs.tokens, logprobs.text_offset, strict=True):
         assert token.startswith("<|im_") or choice.text[offset : offset + len(token)] == token
-    assert all(len(top) == 2 for top in logprobs.top_logprobs)
+    for token, logprob, top in zip(logprobs.tokens, logprobs.token_logprobs, logprobs.top_logprobs, strict=True):
+        assert top[token] == logprob
+        assert len(top) == 2 + (list(top).index(token) == 2)  # the chosen one is there, among the best or after them
+    assert any(len(top) == 3 for top in logprobs.top_logprobs)
     chunks = list(ask(client, logprobs=2, seed=1, temperature=1, stream=True))
     parts = [chunk.choices[0].logprobs for chunk in chunks if chunk.choices[0].logprobs]
     assert [token for part in parts for token in part.tokens] == logprobs.tokens

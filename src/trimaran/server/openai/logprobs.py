@@ -25,8 +25,14 @@ def _top(tokenizer: Tokenizer, id_: int, logprob: float) -> TopLogprob:
 
 
 def completion_logprobs(tokenizer: Tokenizer, tokens: Sequence[Token], offsets: Sequence[int]) -> CompletionLogprobs:
-    """The lists for ``tokens``, whose text begins at ``offsets`` in the choice's text."""
-    top = [{_name(tokenizer, id_): max(logprob, FLOOR) for id_, logprob in token.top or ()} for token in tokens]
+    """The lists for ``tokens``, whose text begins at ``offsets`` in the choice's text.
+
+    ``top_logprobs`` always has the chosen token, so up to one more than was asked for (OpenAI API reference).
+    """
+    top = []
+    for token in tokens:
+        best = {_name(tokenizer, id_): max(logprob, FLOOR) for id_, logprob in token.top or ()}
+        top.append({**best, _name(tokenizer, token.id): _logprob(token)} if best else best)
     return CompletionLogprobs(
         tokens=[_name(tokenizer, token.id) for token in tokens],
         token_logprobs=[_logprob(token) for token in tokens],
