@@ -27,6 +27,7 @@ from trimaran.text.tokenizer import Tokenizer
 
 ABORT_SECONDS = 1.0
 MAX_CHOICES = 128  # sequences of one request: prompts times n
+MAX_IDS = 2**17  # in logit_bias or stop_token_ids, times choices: the engine gets a copy for each
 
 
 @dataclass(frozen=True)
@@ -143,6 +144,11 @@ class DataPlane:
                     f"prompt token ids must be from 0 to {limits.vocab - 1}", param=generation.param
                 )
         for name, ids in (("logit_bias", sampling.logit_bias), ("stop_token_ids", sampling.stop_token_ids)):
+            if choices * len(ids) > MAX_IDS:
+                raise errors.RequestError(
+                    f"{name} names {len(ids)} tokens for each of {choices} choices, together over {MAX_IDS:,}",
+                    param=name,
+                )
             for token in ids:
                 if not 0 <= token < limits.vocab:
                     raise errors.RequestError(f"{name} names token {token}; ids end at {limits.vocab - 1}", param=name)

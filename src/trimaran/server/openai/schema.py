@@ -15,6 +15,7 @@ from trimaran.base.errors import RequestError
 from trimaran.base.sampling import SamplingParams
 from trimaran.server.openai import fields
 
+SALT_LENGTH = 1024  # every choice carries it
 COMPLETION_TOKENS = 16  # max_tokens of a completion that names none (OpenAI API reference)
 
 
@@ -81,7 +82,7 @@ class Generate(Body):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None
-    cache_salt: str | None = None
+    cache_salt: Annotated[str, Field(max_length=SALT_LENGTH)] | None = None
     user: str | None = None
 
     @property
