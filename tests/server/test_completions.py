@@ -1,7 +1,12 @@
 """Text completions through the official client: the four forms of a prompt, the legacy log-probabilities, echo."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import openai
 import pytest
+
+from trimaran.server.openai import completions
 
 from .byte_model import CHARACTERS
 from .running import NAME
@@ -86,3 +91,21 @@ def test_logprobs_of_the_chosen_only(client):
 
 def test_best_of_equal_to_n_changes_nothing(client):
     assert len(ask(client, n=2, best_of=2).choices) == 2
+
+
+def test_long_texts_are_tokenised_one_at_a_time(server, monkeypatch):
+    made, running, most = completions.generation, [], []
+
+    def generation(*args):
+        running.append(None)
+        most.append(len(running))
+        time.sleep(0.1)
+        running.pop()
+        return made(*args)
+
+    monkeypatch.setattr(completions, "generation", generation)
+    body = {"model": NAME, "prompt": "x" * 20_000}
+    with ThreadPoolExecutor(3) as threads:
+        answers = list(threads.map(lambda _: server.http.post("/v1/completions", json=body), range(3)))
+    assert [answer.json()["error"]["code"] for answer in answers] == ["context_length_exceeded"] * 3
+    assert most == [1, 1, 1]

@@ -29,7 +29,8 @@ from trimaran.text.template import ChatTemplate
 log = logging.getLogger(__name__)
 P = ParamSpec("P")
 
-LONG_TEXT = 16_384  # bytes of body above which tokenising leaves the event loop to a thread
+LONG_TEXT = 16_384  # bytes of body above which tokenising leaves the event loop to a thread; one at a time, since
+# megabytes of text take hundreds of megabytes meanwhile
 
 
 class Version(msgspec.Struct, frozen=True):
@@ -107,6 +108,7 @@ def _add_probes(app: FastAPI, service: Service) -> None:
 
 def _add_openai(app: FastAPI, service: Service) -> None:
     plane = service.plane
+    alone = asyncio.Lock()
 
     @app.get("/v1/models")
     async def list_models() -> Response:
@@ -119,7 +121,7 @@ def _add_openai(app: FastAPI, service: Service) -> None:
     @app.post("/v1/chat/completions")
     async def chat_completions(request: Request, body: ChatRequest) -> Response:
         identity = _identity("chatcmpl", request, body)
-        generation = await _tokenised(request, chat.generation, body, service.template)
+        generation = await _tokenised(request, alone, chat.generation, body, service.template)
         run = plane.open(generation, arrived=request.scope[ARRIVED])
         if body.stream:
             return _stream(chat.chunks(run, body, identity, plane), identity)
@@ -128,7 +130,7 @@ def _add_openai(app: FastAPI, service: Service) -> None:
     @app.post("/v1/completions")
     async def text_completions(request: Request, body: CompletionRequest) -> Response:
         identity = _identity("cmpl", request, body)
-        generation = await _tokenised(request, completions.generation, body, plane.tokenizer)
+        generation = await _tokenised(request, alone, completions.generation, body, plane.tokenizer)
         run = plane.open(generation, arrived=request.scope[ARRIVED])
         if body.stream:
             return _stream(completions.chunks(run, body, identity, plane), identity)
@@ -141,10 +143,13 @@ def _add_openai(app: FastAPI, service: Service) -> None:
         return identity
 
 
-async def _tokenised(request: Request, make: Callable[P, Generation], *args: P.args, **kwargs: P.kwargs) -> Generation:
-    """Calls ``make``; in a thread when the body is long, since the event loop serves everybody."""
+async def _tokenised(
+    request: Request, alone: asyncio.Lock, make: Callable[P, Generation], *args: P.args, **kwargs: P.kwargs
+) -> Generation:
+    """Calls ``make``; ``alone`` in a thread when the body is long, since the event loop serves everybody."""
     if len(await request.body()) > LONG_TEXT:
-        return await asyncio.to_thread(make, *args, **kwargs)
+        async with alone:
+            return await asyncio.to_thread(make, *args, **kwargs)
     return make(*args, **kwargs)
 
 
