@@ -43,8 +43,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
                 raise RequestError(f"{name} must be between {low} and {high}, not {value}", param=name)
             if isinstance(value, float) and isinstance(low, int):  # 7.5 tokens would never be reached
                 raise RequestError(f"{name} must be a whole number, not {value}", param=name)
-        if isinstance(self.stop, str):  # each character of it would stop
-            raise RequestError(f"stop takes several strings: stop=({self.stop!r},)", param="stop")
+        stop: object = self.stop
+        if isinstance(stop, str):  # each character of it would stop
+            raise RequestError(f"stop takes several strings: stop=({stop!r},)", param="stop")
         if len(self.stop) > MAX_STOPS or not all(0 < len(s) <= MAX_STOP_LENGTH for s in self.stop):
             raise RequestError(
                 f"stop takes up to {MAX_STOPS} strings of 1 to {MAX_STOP_LENGTH} characters", param="stop"
