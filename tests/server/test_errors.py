@@ -154,6 +154,12 @@ def test_one_finding_about_a_long_list_is_enough(server, monkeypatch, route, fie
     assert len(seen[0]) < 10  # collecting one for every element stops the server for seconds
 
 
+def test_a_failure_of_the_model_is_told_and_not_looked_for_in_the_log():
+    result = answer(errors.NumericsError("the logits are not finite"))
+    assert (result.status, result.error.code) == (500, "not_finite")
+    assert result.error.message == "the logits are not finite"
+
+
 @pytest.mark.parametrize(
     ("error", "status"),
     [

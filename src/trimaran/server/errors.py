@@ -85,6 +85,8 @@ def answer(error: BaseException) -> ErrorAnswer:
             )
         case errors.EngineDiedError():
             return ErrorAnswer(503, ErrorBody(text, SERVER, code="engine_unavailable"), {"retry-after": "1"})
+        case errors.NumericsError():
+            return ErrorAnswer(500, ErrorBody(text, SERVER, code="not_finite"))
         case DeadlineError():
             return ErrorAnswer(504, ErrorBody(text, SERVER, code="deadline_exceeded"))
         case _:
