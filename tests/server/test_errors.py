@@ -76,6 +76,8 @@ def test_no_json_content_type(server):
         ({"stop_token_ids": [1] * 200_000}, "stop_token_ids"),
         ({"cache_salt": "x" * 1025}, "cache_salt"),
         ({"logit_bias": {"one": 1}}, "logit_bias"),
+        ({"logit_bias": {"5": 1, "05": 2}}, "logit_bias"),
+        ({"logit_bias": {"9" * 5000: 1}}, "logit_bias"),
         ({"logit_bias": {"99999": 1}}, "logit_bias"),
         ({"logit_bias": {"1": 101}}, "logit_bias"),
         ({"top_logprobs": 2}, "top_logprobs"),

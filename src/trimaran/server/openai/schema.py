@@ -6,6 +6,7 @@ written to the request's line in the log at level ``debug`` and kept nowhere els
 ``prompt_cache_key`` already finds what it could; to keep tenants' caches apart there is ``cache_salt``.
 """
 
+import re
 from types import UnionType
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -216,7 +217,7 @@ class CompletionRequest(Generate):
 
 
 def _token_bias(bias: dict[str, float]) -> dict[int, float]:
-    try:
-        return {int(token): value for token, value in bias.items()}
-    except ValueError as error:
-        raise RequestError(f"logit_bias maps token ids to values: {error}", param="logit_bias") from None
+    for token in bias:  # one spelling an id, or "05" would silently win over "5"
+        if not re.fullmatch(r"0|[1-9][0-9]{0,9}", token):
+            raise RequestError(f"logit_bias maps token ids to values: {token!r:.50} is not an id", param="logit_bias")
+    return {int(token): value for token, value in bias.items()}
