@@ -84,6 +84,7 @@ class Layers:
                 gather=False,
                 epilogue=shape.epilogue,
                 residual=out if shape.epilogue == "add" else -1,
+                wide=False,
                 reuse=i > 0,
             )
         core.finish()

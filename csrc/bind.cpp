@@ -62,8 +62,8 @@ Epilogue epilogue_named(const std::string& name) {
 }
 
 void add_linear(Program& p, int out, int x, int weight, int bias, int norm, float eps, bool gather,
-                const std::string& epilogue, int residual, bool reuse) {
-  p.add_op(LinearOp{out, x, weight, bias, norm, eps, gather, epilogue_named(epilogue), residual, reuse});
+                const std::string& epilogue, int residual, bool wide, bool reuse) {
+  p.add_op(LinearOp{out, x, weight, bias, norm, eps, gather, epilogue_named(epilogue), residual, wide, reuse});
 }
 
 void run(Program& p, const Array<int32_t, 1>& tokens, const Array<int32_t, 1>& starts,
@@ -138,7 +138,7 @@ NB_MODULE(_native, m) {
           nb::arg("out"), nb::arg("x"), nb::arg("weight"), nb::arg("eps"))
       .def("linear", &add_linear, nb::kw_only(), nb::arg("out"), nb::arg("x"), nb::arg("weight"), nb::arg("bias"),
            nb::arg("norm"), nb::arg("eps"), nb::arg("gather"), nb::arg("epilogue"), nb::arg("residual"),
-           nb::arg("reuse"))
+           nb::arg("wide"), nb::arg("reuse"))
       .def(
           "attention",
           [](Program& p, int out, int qkv, int layer, int heads, int rope, float scale) {

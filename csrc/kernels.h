@@ -22,15 +22,18 @@ struct Matrix {
 
 // What a linear kernel needs of one group of 32 quantised activations: one 16-byte broadcast source.
 struct GroupTerms {
-  float scale;         // absmax / 127
+  float scale;         // absmax / 127; of wide rows a 256th of that
   float scaled_sum;    // scale * sum(q): meets the minimum of int4z weights
   int32_t correct8;    // -8 * sum(q): start of an accumulator whose weights are q + 8
   int32_t correct128;  // -128 * sum(q)
 };
 
 // Rows that are ready for a linear layer; either the int8 part or the float part is used.
+//
+// A wide row keeps 15 bits of each value, q = 256 * high + low: each group is 32 high bytes, then 32 low bytes.
 struct Activations {
   int8_t* q;
+  bool wide;
   GroupTerms* groups;
   size_t q_stride, group_stride;
   float* f32;
@@ -46,6 +49,7 @@ struct Prepare {  // optionally normalises, then quantises or copies
   int width;  // true width, for the mean
   int k;      // width rounded up to a multiple of 32
   int8_t* q;  // null: write f32
+  bool wide;
   GroupTerms* groups;
   size_t q_stride, group_stride;
   float* f32;

@@ -68,7 +68,7 @@ namespace {
 
 Activations plan_activations(Arena& arena, int rows, int quantised_k, int float_k) {
   Activations a{};
-  a.q_stride = quantised_k, a.group_stride = quantised_k / kGroup, a.f32_stride = float_k;
+  a.q_stride = 2 * size_t(quantised_k), a.group_stride = quantised_k / kGroup, a.f32_stride = float_k;
   if (quantised_k) a.q = arena.take<int8_t>(rows * a.q_stride);
   if (quantised_k) a.groups = arena.take<GroupTerms>(rows * a.group_stride);
   if (float_k) a.f32 = arena.take<float>(rows * a.f32_stride);
@@ -76,7 +76,7 @@ Activations plan_activations(Arena& arena, int rows, int quantised_k, int float_
 }
 
 size_t activation_bytes(int rows, int quantised_k, int float_k) {
-  return Arena::padded(size_t(rows) * quantised_k) +
+  return Arena::padded(size_t(rows) * quantised_k * 2) +
          Arena::padded(size_t(rows) * quantised_k / kGroup * sizeof(GroupTerms)) +
          Arena::padded(size_t(rows) * float_k * sizeof(float));
 }
@@ -163,7 +163,7 @@ Prepare Program::prepare_for(const LinearOp& op, const Activations& to) const {
   p.gather = op.gather ? step_.logits_rows() : nullptr;
   p.norm = op.norm >= 0 ? vectors_[op.norm] : nullptr, p.eps = op.eps;
   if (is_quantised(matrices_[op.weight].format) && options_.int8_activations) {
-    p.q = to.q, p.groups = to.groups, p.q_stride = to.q_stride, p.group_stride = to.group_stride;
+    p.q = to.q, p.wide = op.wide, p.groups = to.groups, p.q_stride = to.q_stride, p.group_stride = to.group_stride;
   }
   p.f32 = to.f32, p.f32_stride = to.f32_stride;
   return p;
@@ -192,6 +192,7 @@ void Program::run_op(const LinearOp& op, Team::Member& m) {
   }
   if (op.residual >= 0) job.residual = buffers_[op.residual].data, job.residual_stride = buffers_[op.residual].stride;
   job.a = alone ? worker.row : rows_;
+  job.a.wide = op.wide;
   if (!quantise) job.a.q = nullptr;
   if (!prepares) job.a.f32 = x.data, job.a.f32_stride = x.stride;
 

@@ -40,6 +40,7 @@ struct LinearOp {
   bool gather;  // x has all rows, out only those that need logits
   Epilogue epilogue;
   int residual;
+  bool wide;   // int8 activations keep 15 bits
   bool reuse;  // the previous linear prepared the same rows
 };
 struct AttentionOp {

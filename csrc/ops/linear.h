@@ -35,29 +35,41 @@ struct NibbleBlock {  // int4 (zero point 8) or int4z (a minimum per group)
 
 // Quantised weights times int8 activations. Per group: an exact integer dot product, then
 // y = fma(dot * activation scale, weight scale, y) and, with minima, y = fma(minimum, scaled sum, y).
-template <class Block, int R>
+// Wide rows go through the group twice: 256 * (dot of the high bytes) + (dot of the low bytes), exact in 32 bits.
+template <class Block, int R, bool Wide>
 TRIMARAN_INLINE void int_tile(const uint8_t* p, int blocks, const int8_t* q, size_t q_stride, const GroupTerms* groups,
                               size_t group_stride, bool stream, float* y) {
   F16 f[2 * R];
   unroll<2 * R>(TRIMARAN_UNROLL(i) { f[i] = zero(); });
-  for (int b = 0; b < blocks; b++, p += Block::kBytes, q += kGroup, groups++) {
+  for (int b = 0; b < blocks; b++, p += Block::kBytes, q += Wide ? 2 * kGroup : kGroup, groups++) {
     if (stream) {
       unroll<Block::kBytes / 64>(TRIMARAN_UNROLL(i) { prefetch(p + kPrefetchAhead + i * 64); });
     }
     I16 d[2 * R];
     unroll<R>(TRIMARAN_UNROLL(r) {
-      d[2 * r] = set1_int(Block::start(groups[r * group_stride]));
+      d[2 * r] = set1_int(Wide ? 0 : Block::start(groups[r * group_stride]));
       d[2 * r + 1] = d[2 * r];
       keep_apart(d[2 * r]);
       keep_apart(d[2 * r + 1]);
     });
-    Block::for_quads(p, [&](auto i, const auto& w0, const auto& w1) TRIMARAN_BODY {
-      unroll<R>(TRIMARAN_UNROLL(r) {
-        const Quad x = load_quad(q + r * q_stride + 4 * i);
-        dot4(d[2 * r], w0, x);
-        dot4(d[2 * r + 1], w1, x);
+    const auto add_dots = [&](const int8_t* from) TRIMARAN_BODY {
+      Block::for_quads(p, [&](auto i, const auto& w0, const auto& w1) TRIMARAN_BODY {
+        unroll<R>(TRIMARAN_UNROLL(r) {
+          const Quad x = load_quad(from + r * q_stride + 4 * i);
+          dot4(d[2 * r], w0, x);
+          dot4(d[2 * r + 1], w1, x);
+        });
       });
-    });
+    };
+    add_dots(q);
+    if constexpr (Wide) {
+      unroll<R>(TRIMARAN_UNROLL(r) {
+        const I16 start = set1_int(Block::start(groups[r * group_stride]));
+        d[2 * r] = add(times256(d[2 * r]), start);
+        d[2 * r + 1] = add(times256(d[2 * r + 1]), start);
+      });
+      add_dots(q + kGroup);
+    }
     const F16 s0 = load_half(p + Block::kScales), s1 = load_half(p + Block::kScales + 32);
     unroll<R>(TRIMARAN_UNROLL(r) {
       const F16 s = set1(groups[r * group_stride].scale);
@@ -173,14 +185,19 @@ inline void finish(const Linear& op, int strip, int first_row, int rows, float* 
 
 // ---- strips ------------------------------------------------------------------------------------------------------
 
-template <class Block>
-inline void int_strip(const Linear& op, int strip, const uint8_t* p) {
+template <class Block, bool Wide>
+inline void int_strip_of(const Linear& op, int strip, const uint8_t* p) {
   for_row_tiles<kIntRows>(op.rows, [&](int first, auto rows) TRIMARAN_BODY {
     alignas(64) float y[rows * kStrip];
-    int_tile<Block, rows>(p, op.w->k / kGroup, op.a.q + first * op.a.q_stride, op.a.q_stride,
-                          op.a.groups + first * op.a.group_stride, op.a.group_stride, first == 0, y);
+    int_tile<Block, rows, Wide>(p, op.w->k / kGroup, op.a.q + first * op.a.q_stride, op.a.q_stride,
+                                op.a.groups + first * op.a.group_stride, op.a.group_stride, first == 0, y);
     finish(op, strip, first, rows, y);
   });
+}
+
+template <class Block>
+inline void int_strip(const Linear& op, int strip, const uint8_t* p) {
+  op.a.wide ? int_strip_of<Block, true>(op, strip, p) : int_strip_of<Block, false>(op, strip, p);
 }
 
 template <class Pair>

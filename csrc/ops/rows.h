@@ -10,17 +10,32 @@ TRIMARAN_INLINE float inverse_rms(const float* x, int width, int k, float eps) {
   return 1.f / __builtin_sqrtf(reduce_add(sum) / float(width) + eps);
 }
 
+// What rounding scaled values to q left, in 256ths.
+TRIMARAN_INLINE F16 left_over(F16 scaled, I16 q) {
+  const F16 left = mul(sub(scaled, to_float(q)), set1(256.f));
+  return max(set1(-127.f), min(set1(127.f), left));
+}
+
 // Quantises 32 values: scale = absmax / 127, q = round half to even (x * (127 / absmax)).
+template <bool Wide>
 TRIMARAN_INLINE void quantise_group(F16 a, F16 b, int8_t* q, GroupTerms* g) {
   constexpr float kTiny = 1e-30f;  // 127 / absmax must stay finite; such a group is as good as zero, but NaN is not
   const float absmax = reduce_max(max(abs(a), abs(b)));
   const bool some = !(absmax <= kTiny);
   const F16 inverse = set1(some ? 127.f / absmax : 0.f);
-  const I16 qa = to_int(mul(a, inverse)), qb = to_int(mul(b, inverse));
+  a = mul(a, inverse), b = mul(b, inverse);
+  const I16 qa = to_int(a), qb = to_int(b);
   store_int8(q, qa);
   store_int8(q + 16, qb);
-  const int32_t sum = reduce_add(add(qa, qb));
-  const float scale = some ? absmax / 127.f : 0.f;
+  int32_t sum = reduce_add(add(qa, qb));
+  float scale = some ? absmax / 127.f : 0.f;
+  if constexpr (Wide) {
+    const I16 la = to_int(left_over(a, qa)), lb = to_int(left_over(b, qb));
+    store_int8(q + 32, la);
+    store_int8(q + 48, lb);
+    sum = 256 * sum + reduce_add(add(la, lb));
+    scale *= 1.f / 256;
+  }
   *g = {scale, scale * float(sum), -8 * sum, -128 * sum};
 }
 
@@ -43,7 +58,13 @@ inline void prepare(const Prepare& p, int first, int end) {
     if (p.q) {
       int8_t* q = p.q + size_t(row) * p.q_stride;
       GroupTerms* g = p.groups + size_t(row) * p.group_stride;
-      for_prepared_row(p, row, [&](int k, F16 a, F16 b) TRIMARAN_BODY { quantise_group(a, b, q + k, g + k / kGroup); });
+      for_prepared_row(p, row, [&](int k, F16 a, F16 b) TRIMARAN_BODY {
+        if (p.wide) {
+          quantise_group<true>(a, b, q + 2 * k, g + k / kGroup);
+        } else {
+          quantise_group<false>(a, b, q + k, g + k / kGroup);
+        }
+      });
     } else {
       float* f = p.f32 + size_t(row) * p.f32_stride;
       for_prepared_row(p, row, [&](int k, F16 a, F16 b) TRIMARAN_BODY {

@@ -57,6 +57,7 @@ class Program:
         gather: bool,
         epilogue: str,
         residual: int,
+        wide: bool,
         reuse: bool,
     ) -> None: ...
     def attention(self, *, out: int, qkv: int, layer: int, heads: int, rope: int, scale: float) -> None: ...

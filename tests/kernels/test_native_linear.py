@@ -52,22 +52,24 @@ def run(ops: Sequence[Op], weights: Sequence[Weight], options: ExecutorOptions, 
     return copy
 
 
-def seen_by(weight: Weight, x: np.ndarray, activations: ActivationFormat) -> np.ndarray:
+def seen_by(weight: Weight, x: np.ndarray, activations: ActivationFormat, *, wide: bool = False) -> np.ndarray:
     """The input as the linear layer multiplies it; rounding to int8 is done in float32, as executors do."""
     rounds = weight.fmt.quantised and activations is ActivationFormat.INT8
-    return (through_int8(x) if rounds else x).astype(np.float64)
+    return (through_int8(x, wide=wide) if rounds else x).astype(np.float64)
 
 
 @pytest.mark.parametrize("fmt", list(WeightFormat))
 @pytest.mark.parametrize("activations", list(ActivationFormat))
 @pytest.mark.parametrize(("n", "k"), [(257, 96), (48, 32), (64, 1536)], ids=str)
+@pytest.mark.parametrize("wide", [False, True], ids=["", "wide"])
 def test_a_linear_layer_is_the_product_of_its_numbers(
-    isa: str, fmt: WeightFormat, activations: ActivationFormat, n: int, k: int
+    isa: str, fmt: WeightFormat, activations: ActivationFormat, n: int, k: int, wide: bool
 ) -> None:
     w, x = matrix(fmt, n, k), table(k)
     options = replace(OPTIONS, activations=activations)
-    out = run([Linear(buffer("y", n), buffer("x", k), "w")], [fp32("x", x[:n]), w], options, min(n, 64))
-    expected = seen_by(w, x[: min(n, 64)], activations) @ dequantise(w).astype(np.float64).T
+    linear = Linear(buffer("y", n), buffer("x", k), "w", wide=wide)
+    out = run([linear], [fp32("x", x[:n]), w], options, min(n, 64))
+    expected = seen_by(w, x[: min(n, 64)], activations, wide=wide) @ dequantise(w).astype(np.float64).T
     np.testing.assert_allclose(out, expected, atol=2e-5, rtol=2e-5)
 
 
@@ -80,14 +82,16 @@ def test_floats_need_no_groups(isa: str, fmt: WeightFormat) -> None:
 
 @pytest.mark.parametrize("activations", list(ActivationFormat))
 @pytest.mark.parametrize("fmt", list(WeightFormat))
+@pytest.mark.parametrize("wide", [False, True], ids=["", "wide"])
 def test_a_row_has_the_same_bits_among_any_number_of_rows(
-    isa: str, fmt: WeightFormat, activations: ActivationFormat
+    isa: str, fmt: WeightFormat, activations: ActivationFormat, wide: bool
 ) -> None:
     w, x = matrix(fmt, 80, 96), table(96)
     options = replace(OPTIONS, activations=activations)
     y = buffer("y", 80)
     weights = [fp32("x", x), w]
-    executor = NativeExecutor(program([Linear(y, buffer("x", 96), "w")], weights, y), named(weights), options)
+    linear = Linear(y, buffer("x", 96), "w", wide=wide)
+    executor = NativeExecutor(program([linear], weights, y), named(weights), options)
 
     def rows(count: int) -> np.ndarray:
         out = executor.run(rows_step(range(count))).logits

@@ -37,10 +37,10 @@ def test_rows_of_linear_have_the_same_bits_alone_and_together() -> None:
 def test_quantised_rows_by_hand() -> None:
     row = np.zeros((1, 64), np.float32)
     row[0, :6] = [-4.0, 2.0, 1.0, 0.0, 4 * 0.5 / 127, 4 * 1.5 / 127]
-    q, scales = ops.quantise_rows(row)
-    assert q[0, :6].tolist() == [-127, 64, 32, 0, 0, 2]  # 63.5, 0.5 and 1.5 go to the even neighbour
-    assert scales.tolist() == [[np.float32(4) / 127, 0.0]]  # the second group is all zeros
-    assert q[0, 32:].tolist() == [0] * 32
+    out = ops.through_int8(row)
+    expected = np.array([-127, 64, 32, 0, 0, 2], np.float32)  # 63.5, 0.5 and 1.5 go to the even neighbour
+    assert out[0, :6].tolist() == (expected * (np.float32(4) / 127)).tolist()
+    assert out[0, 32:].tolist() == [0] * 32  # the second group is all zeros
 
 
 def test_int8_activations_stay_within_half_a_step() -> None:
@@ -49,6 +49,14 @@ def test_int8_activations_stay_within_half_a_step() -> None:
     error = np.abs(ops.through_int8(x) - x)
     assert (error <= step * 0.5001).all()
     assert error.max() > 0
+
+
+def test_wide_activations_stay_within_a_256th_of_that() -> None:
+    x = normal(5, 96)
+    step = np.repeat(np.abs(x.reshape(5, 3, 32)).max(-1) / 127, 32, axis=-1) / 256
+    error = np.abs(ops.through_int8(x, wide=True) - x) / step
+    assert error.max() < 1.5001  # a remainder of 128 does not fit its int8
+    assert 0 < np.median(error) < 0.3
 
 
 def test_rotation_turns_each_pair_as_a_complex_number() -> None:

@@ -230,6 +230,7 @@ class _Assembly:
             gather=op.gather,
             epilogue=op.epilogue,
             residual=NONE if op.residual is None else self._buffer(op.residual),
+            wide=op.wide and self._quantises(op),
             reuse=reuse,
         )
 

@@ -4,7 +4,7 @@ Fusion never changes what is computed, not even a rounding; it saves passes over
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from trimaran.kernels.program import Add, Buffer, Linear, Logits, Op, Program, RmsNorm, SwiGLU, TakeRows
@@ -32,10 +32,11 @@ class FusedLinear:
     gather: bool = False
     epilogue: Epilogue = "store"
     residual: Buffer | None = None
+    wide: bool = False
 
     def same_input(self, other: "FusedLinear") -> bool:
         """Whether both multiply the same rows, prepared in the same way."""
-        return (self.x, self.norm, self.gather) == (other.x, other.norm, other.gather)
+        return (self.x, self.norm, self.gather, self.wide) == (other.x, other.norm, other.gather, other.wide)
 
 
 Lowered = Op | FusedLinear
@@ -115,15 +116,15 @@ class _Graph:
             writer = self._writer.get(x)
         if isinstance(writer, TakeRows) and self.folds(writer):
             gather, x = True, writer.x
+        plain = FusedLinear(linear.out, x, linear.weight, linear.bias, norm, gather, wide=linear.wide)
         match tail:
             case Add():
-                residual = tail.b if tail.a == linear.out else tail.a
-                return FusedLinear(tail.out, x, linear.weight, linear.bias, norm, gather, "add", residual)
+                return replace(plain, out=tail.out, epilogue="add", residual=tail.b if tail.a == linear.out else tail.a)
             case SwiGLU():
-                return FusedLinear(tail.out, x, linear.weight, linear.bias, norm, gather, "swiglu")
+                return replace(plain, out=tail.out, epilogue="swiglu")
             case Logits():
-                return FusedLinear(linear.out, x, linear.weight, linear.bias, norm, gather, "logits")
-        return FusedLinear(linear.out, x, linear.weight, linear.bias, norm, gather)
+                return replace(plain, epilogue="logits")
+        return plain
 
 
 @dataclass(frozen=True)

@@ -61,12 +61,17 @@ class RmsNorm:
 
 @dataclass(frozen=True)
 class Linear:
-    """``out = x @ weight.T + bias``. ``weight`` ``[out.width, x.width]``."""
+    """``out = x @ weight.T + bias``. ``weight`` ``[out.width, x.width]``.
+
+    ``wide``: where activations are int8, this layer's input keeps 15 bits instead of 7. Meant for queries and keys,
+    whose errors the softmax multiplies.
+    """
 
     out: Buffer
     x: Buffer
     weight: str
     bias: str | None = None
+    wide: bool = False
 
 
 @dataclass(frozen=True)

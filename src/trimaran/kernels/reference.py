@@ -97,7 +97,7 @@ class ReferenceExecutor:
             case Linear():
                 x = buffers[op.x]
                 if op.weight in self._quantised and self._options.activations is ActivationFormat.INT8:
-                    x = ops.through_int8(x)
+                    x = ops.through_int8(x, wide=op.wide)
                 return ops.linear(x, self._weights[op.weight], None if op.bias is None else self._weights[op.bias])
             case Attention():
                 return self._attention(op, buffers[op.qkv], step)

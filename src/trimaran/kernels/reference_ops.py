@@ -31,22 +31,19 @@ def linear(x: Array, weight: Array, bias: Array | None) -> Array:
     return out if bias is None else out + bias
 
 
-def quantise_rows(x: Array) -> tuple[npt.NDArray[np.int8], Array]:
-    """int8 activations ``[rows, width]`` of ``x`` and their scales ``[rows, width / 32]``.
+def through_int8(x: Array, *, wide: bool = False) -> Array:
+    """``x`` as a linear layer with int8 activations sees it.
 
-    Per group of 32: ``scale = absmax / 127``, ``q = round_half_even(x * (127 / absmax))``; zeros have scale 0.
+    Per group of 32: ``scale = absmax / 127``, ``q = round_half_even(x * (127 / absmax))``; zeros have scale 0. A
+    ``wide`` input also keeps what this rounding left, as a second int8 in steps of ``scale / 256``.
     """
     groups = x.reshape(len(x), x.shape[1] // GROUP, GROUP)
-    absmax = np.abs(groups).max(axis=-1)
-    inverse = np.divide(127, absmax, out=np.zeros_like(absmax), where=absmax > 0)
-    q = np.rint(groups * inverse[..., None]).astype(np.int8)
-    return q.reshape(x.shape), absmax / 127
-
-
-def through_int8(x: Array) -> Array:
-    """``x`` as a linear layer with int8 activations sees it."""
-    q, scales = quantise_rows(x)
-    return (q.reshape(*scales.shape, GROUP) * scales[..., None]).reshape(x.shape)
+    absmax = np.abs(groups).max(axis=-1, keepdims=True)
+    scaled = groups * np.divide(127, absmax, out=np.zeros_like(absmax), where=absmax > 0)
+    q = np.rint(scaled)
+    if wide:
+        q += np.rint((scaled - q) * 256).clip(-127, 127) / 256
+    return (q * (absmax / 127)).reshape(x.shape)
 
 
 def rotate(heads: Array, cos: Array, sin: Array) -> Array:

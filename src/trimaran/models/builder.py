@@ -69,13 +69,16 @@ class Builder:
         self._ops.append(RmsNorm(out, x, weight, self._cfg.norm_eps))
         return out
 
-    def linear(self, x: Buffer, weight: str, width: int, *, bias: bool = False) -> Buffer:
-        """``x`` times ``weight`` ``[width, x.width]`` transposed, plus the vector ``weight.bias`` if ``bias``."""
+    def linear(self, x: Buffer, weight: str, width: int, *, bias: bool = False, wide: bool = False) -> Buffer:
+        """``x`` times ``weight`` ``[width, x.width]`` transposed, plus the vector ``weight.bias`` if ``bias``.
+
+        ``wide`` inputs keep 15 bits where activations are int8.
+        """
         self._need(weight, width, x.width)
         if bias:
             self._need(f"{weight}.bias", width)
         out = self._buffer("linear", width, x)
-        self._ops.append(Linear(out, x, weight, f"{weight}.bias" if bias else None))
+        self._ops.append(Linear(out, x, weight, f"{weight}.bias" if bias else None, wide))
         return out
 
     def attention(self, qkv: Buffer) -> Buffer:

@@ -16,7 +16,7 @@ def build(cfg: ModelConfig) -> Program:
     for i in range(cfg.layers):
         with b.layer(i) as w:
             h = b.rms_norm(x, w["input_layernorm"])
-            qkv = b.linear(h, w["self_attn.qkv"], cfg.q_width + 2 * cfg.kv_width, bias=cfg.attention_bias)
+            qkv = b.linear(h, w["self_attn.qkv"], cfg.q_width + 2 * cfg.kv_width, bias=cfg.attention_bias, wide=True)
             x = b.add(x, b.linear(b.attention(qkv), w["self_attn.o_proj"], cfg.hidden, bias=cfg.attention_bias))
             h = b.rms_norm(x, w["post_attention_layernorm"])
             gate_up = b.linear(h, w["mlp.gate_up"], 2 * cfg.intermediate)
