@@ -43,7 +43,8 @@ def through_int8(x: Array, *, wide: bool = False) -> Array:
     q = np.rint(scaled)
     if wide:
         q += np.rint((scaled - q) * 256).clip(-127, 127) / 256
-    return (q * (absmax / 127)).reshape(x.shape)
+    out: Array = q * (absmax / 127)
+    return out.reshape(x.shape)
 
 
 def rotate(heads: Array, cos: Array, sin: Array) -> Array:
