@@ -144,12 +144,13 @@ def test_slow_large_and_broken_requests(server, sent, status, code):
     assert b'"code":"' + code + b'"' in answer
 
 
-def test_a_header_without_end(byte_model):
+@pytest.mark.parametrize("begin", [HEAD + b"x: ", HEAD + b"transfer-encoding: chunked\r\n\r\n1\r\n{\r\n0\r\nx: "])
+def test_a_header_or_trailer_without_end(byte_model, begin):
     with (
         running(byte_model) as server,
         socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2]))) as raw,
     ):
-        raw.sendall(HEAD + b"x: ")
+        raw.sendall(begin)
         with pytest.raises(ConnectionError):
             raw.sendall(b"y" * 2**26)
 

@@ -26,9 +26,8 @@ class HttpProtocol(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._head_timer: asyncio.TimerHandle | None = None
-        self._head_bytes = 0  # of what has been parsed
-        self._head_data = 0  # as received: one endless header is never parsed
-        self._in_head = False
+        self._head_bytes = 0
+        self._unparsed = 0  # bytes since the parser last found something: one endless header or trailer
         self._stall_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in the base class
@@ -41,10 +40,9 @@ class HttpProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._in_head:
-            self._head_data += len(data)
+        self._unparsed += len(data)
         super().data_received(data)
-        if self._in_head and self._head_data > MAX_HEAD_BYTES and not self.transport.is_closing():
+        if self._unparsed > MAX_HEAD_BYTES and not self.transport.is_closing():
             self._refuse(400, TOO_LARGE, "invalid_http")
 
     def pause_writing(self) -> None:
@@ -57,8 +55,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._head_bytes = self._head_data = 0
-        self._in_head = True
+        self._head_bytes = self._unparsed = 0
         self._await_head()
 
     def on_url(self, url: bytes) -> None:
@@ -71,14 +68,23 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._head_done()
-        self._in_head = False
+        self._unparsed = 0
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._unparsed = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._unparsed = 0
+        super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
         """What cannot be parsed as HTTP is answered in the same shape as any other error."""
         self._refuse(400, msg, "invalid_http")
 
     def _count(self, size: int) -> None:
+        self._unparsed = 0
         self._head_bytes += size
         if self._head_bytes > MAX_HEAD_BYTES:
             raise ValueError(TOO_LARGE)
