@@ -71,6 +71,16 @@ def test_weights_config_and_tokenizer_are_taken(hub: Hub) -> None:
     assert here.record.revision == COMMIT
 
 
+def test_a_repository_made_from_a_cache_does_not_replace_our_record(hub: Hub) -> None:
+    hub.hold(FILES | {"trimaran.json": b'{"source": "hf:org/another"}'})
+    model = resolve("hf:org/m")
+    assert hub.fetched() == WANTED
+    assert cached("hf:org/m") is not None
+    hub.web.requests.clear()
+    assert resolve("hf:org/m") == model
+    assert not hub.web.requests
+
+
 def test_shards_and_their_index_are_taken(hub: Hub) -> None:
     shard = safetensors({"w": ("F32", (2,), bytes(8))})
     index = json.dumps({"weight_map": {"w": "model-00001-of-00001.safetensors"}}).encode()

@@ -105,4 +105,6 @@ def _named(listing: _Listing, source: HubSource) -> HubFile:
 
 
 def _is_text(name: str) -> bool:
+    if name == cache.RECORD:  # in a repository made from somebody's cache; here, that name is ours
+        return False
     return name.endswith(_TEXT_SUFFIXES) or name in _TEXT_NAMES
