@@ -38,6 +38,8 @@ def test_max_model_len_shortens_the_context():
 def test_an_engine_that_cannot_hold_one_sequence_is_refused_with_what_would_fit():
     with pytest.raises(ConfigError, match="max_model_len to at most 992, or raise kv_memory_bytes"):
         sizes(kv_memory_bytes=62 * PAGE_BYTES)
+    with pytest.raises(ConfigError, match="may be used: raise kv_memory_bytes"):
+        sizes(kv_memory_bytes=PAGE_BYTES - 1)  # no context at all would fit
     assert sizes(kv_memory_bytes=63 * PAGE_BYTES).num_pages == 64
     assert sizes(kv_memory_bytes=62 * PAGE_BYTES, max_model_len=992).num_pages == 63
 

@@ -36,10 +36,10 @@ def resolve_sizes(config: EngineConfig, cache: CacheGroup, model_context: int, a
     budget = config.kv_memory_bytes if config.kv_memory_bytes is not None else int(available_bytes * MEMORY_SHARE)
     pages = min(wanted, budget // page_bytes)
     if pages < a_sequence:
+        shorter = f"lower max_model_len to at most {pages * config.page_size}, or " if pages else ""
         raise ConfigError(
             f"one sequence of {context} tokens needs {_mib(a_sequence * page_bytes)} of KV pages and only "
-            f"{_mib(budget)} may be used: lower max_model_len to at most {pages * config.page_size}, or raise "
-            "kv_memory_bytes"
+            f"{_mib(budget)} may be used: {shorter}raise kv_memory_bytes"
         )
     return Sizes(context=context, num_pages=pages + 1, kv_bytes=(pages + 1) * page_bytes)
 
