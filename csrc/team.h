@@ -53,14 +53,15 @@ class Team {
   };
 
   explicit Team(int threads) : size_(threads), queues_(std::min(threads, kMaxQueues)), next_(new Line[queues_]) {
-    for (int id = 1; id < size_; id++) threads_.emplace_back([this, id] { serve(id); });
+    try {
+      for (int id = 1; id < size_; id++) threads_.emplace_back([this, id] { serve(id); });
+    } catch (...) {  // the system has no more threads: those that run must end before their handles do
+      dismiss();
+      throw;
+    }
   }
 
-  ~Team() {
-    stop_.store(true);
-    open_door();
-    for (auto& t : threads_) t.join();
-  }
+  ~Team() { dismiss(); }
 
   int size() const { return size_; }
 
@@ -139,6 +140,11 @@ class Team {
     door_.store(uint64_t(generation) << 32 | kOpen, std::memory_order_release);
     bell_.store(generation, std::memory_order_seq_cst);
     if (asleep_.load(std::memory_order_seq_cst)) bell_.notify_all();
+  }
+  void dismiss() {
+    stop_.store(true);
+    open_door();
+    for (auto& t : threads_) t.join();
   }
   void serve(int id) {
     uint32_t seen = 0;

@@ -57,6 +57,11 @@ TRIMARAN_INLINE bool any_at_least(F16 a, F16 b) {
   return _mm256_movemask_ps(_mm256_or_ps(lo, hi)) != 0;
 }
 
+TRIMARAN_INLINE bool any_nan(F16 a, F16 b) {
+  const __m256 lo = _mm256_cmp_ps(a.lo, b.lo, _CMP_UNORD_Q), hi = _mm256_cmp_ps(a.hi, b.hi, _CMP_UNORD_Q);
+  return _mm256_movemask_ps(_mm256_or_ps(lo, hi)) != 0;
+}
+
 TRIMARAN_INLINE float reduce_add(F16 a) {
   const __m256 b = _mm256_add_ps(a.lo, a.hi);
   const __m128 c = _mm_add_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));

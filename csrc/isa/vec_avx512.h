@@ -39,6 +39,8 @@ TRIMARAN_INLINE F16 zero_below(F16 a, F16 x, F16 limit) {
 TRIMARAN_INLINE F16 first_lanes(int n, F16 a, F16 b) { return _mm512_mask_mov_ps(b, __mmask16((1u << n) - 1), a); }
 TRIMARAN_INLINE bool any_at_least(F16 a, F16 b) { return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ) != 0; }
 
+TRIMARAN_INLINE bool any_nan(F16 a, F16 b) { return _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q) != 0; }
+
 // Sums and maxima over the lanes fold halves, then quarters, and so on: the same tree on every instruction set.
 TRIMARAN_INLINE __m256 fold(F16 a, bool upper) {
   return upper ? _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(a), 1)) : _mm512_castps512_ps256(a);

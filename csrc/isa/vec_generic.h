@@ -78,6 +78,12 @@ TRIMARAN_INLINE bool any_at_least(F16 a, F16 b) {
   return (m[0] | m[1] | m[2] | m[3]) != 0;
 }
 
+TRIMARAN_INLINE bool any_nan(F16 a, F16 b) {
+  Int4 m = splat_int(0);
+  for (int i = 0; i < 4; i++) m |= Int4(a.v[i] != a.v[i]) | Int4(b.v[i] != b.v[i]);
+  return (m[0] | m[1] | m[2] | m[3]) != 0;
+}
+
 TRIMARAN_INLINE float reduce_add(F16 a) {
   const Float4 c = (a.v[0] + a.v[2]) + (a.v[1] + a.v[3]);
   return (c[0] + c[2]) + (c[1] + c[3]);

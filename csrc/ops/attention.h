@@ -89,19 +89,31 @@ TRIMARAN_INLINE void softmax_row(float* s, int tiles, int visible, float& larges
 
 // o [R][head_dim], dimensions d .. d + 16 N: weights [R][kBlockTokens] times the values of `tokens` tokens.
 template <class T, int R, int N>
-TRIMARAN_INLINE void weigh_values(const Tile<T>* tiles, int tokens, const float* weights, int head_dim, int d,
-                                  float* o) {
+TRIMARAN_INLINE void weigh_values(const Tile<T>* tiles, int tokens, const int* visible, const float* weights,
+                                  int head_dim, int d, float* o) {
   F16 sum[R * N];
   unroll<R * N>(TRIMARAN_UNROLL(i) { sum[i] = zero(); });
   for (int first = 0; first < tokens; first += kTileTokens, tiles++, weights += kTileTokens) {
     const T* v = tiles->v + d;
     const int n = smaller(kTileTokens, tokens - first);
-    for (int t = 0; t < n; t++, v += head_dim) {
+    const int all = bigger(0, smaller(n, visible[0] - first));
+    int t = 0;
+    for (; t < all; t++, v += head_dim) {
       F16 x[N];
       unroll<N>(TRIMARAN_UNROLL(i) { x[i] = load(v + i * 16); });
       unroll<R>(TRIMARAN_UNROLL(r) {
         const F16 w = set1(weights[r * kBlockTokens + t]);
         unroll<N>(TRIMARAN_UNROLL(i) { sum[r * N + i] = fma(w, x[i], sum[r * N + i]); });
+      });
+    }
+    for (; t < n; t++, v += head_dim) {  // a value that a row must not see may be infinite: 0 * inf is NaN
+      F16 x[N];
+      unroll<N>(TRIMARAN_UNROLL(i) { x[i] = load(v + i * 16); });
+      unroll<R>(TRIMARAN_UNROLL(r) {
+        if (first + t < visible[r]) {
+          const F16 w = set1(weights[r * kBlockTokens + t]);
+          unroll<N>(TRIMARAN_UNROLL(i) { sum[r * N + i] = fma(w, x[i], sum[r * N + i]); });
+        }
       });
     }
   }
@@ -180,6 +192,8 @@ inline void attend_rows(const Attention& a, const AttentionUnit& u) {
     for (; t + kAtOnce <= tiles; t += kAtOnce) score_tiles<T, R, kAtOnce>(at + t, q, d, scores + t * kTileTokens);
     for (; t < tiles; t++) score_tiles<T, R, 1>(at + t, q, d, scores + t * kTileTokens);
     float mb[R] = {}, lb[R] = {};
+    int visible[R];  // tokens of the block that a row sees
+    for (int r = 0; r < R; r++) visible[r] = seen[r] - first;
     for (int r = 0; r < R; r++) {
       if (seen[r] > first) {
         softmax_row(scores + r * kBlockTokens, tiles, seen[r] - first, mb[r], lb[r]);
@@ -188,8 +202,9 @@ inline void attend_rows(const Attention& a, const AttentionUnit& u) {
       }
     }
     int i = 0;
-    for (; i + 16 * kAtOnce <= d; i += 16 * kAtOnce) weigh_values<T, R, kAtOnce>(at, tokens, scores, d, i, block);
-    for (; i < d; i += 16) weigh_values<T, R, 1>(at, tokens, scores, d, i, block);
+    for (; i + 16 * kAtOnce <= d; i += 16 * kAtOnce)
+      weigh_values<T, R, kAtOnce>(at, tokens, visible, scores, d, i, block);
+    for (; i < d; i += 16) weigh_values<T, R, 1>(at, tokens, visible, scores, d, i, block);
     for (int r = 0; r < u.rows; r++) {
       if (u.partial >= 0) {
         float* p = a.partials + size_t(u.partial + int64_t(b) * u.rows + r) * partial_stride(d);

@@ -1,10 +1,10 @@
 // Row-wise kernels: RMSNorm, quantisation of activations, SwiGLU, add.
 namespace trimaran::TRIMARAN_ISA {
 
-TRIMARAN_INLINE float inverse_rms(const float* x, int width, int k, float eps) {
+TRIMARAN_INLINE float inverse_rms(const float* x, int width, float eps) {
   F16 sum = zero();
-  for (int i = 0; i < k; i += 16) {
-    const F16 v = load(x + i);
+  for (int i = 0; i < width; i += 16) {  // the padding of a row that once overflowed may hold NaN
+    const F16 v = first_lanes(smaller(16, width - i), load(x + i), zero());
     sum = fma(v, v, sum);
   }
   return 1.f / __builtin_sqrtf(reduce_add(sum) / float(width) + eps);
@@ -19,9 +19,15 @@ TRIMARAN_INLINE F16 left_over(F16 scaled, I16 q) {
 // Quantises 32 values: scale = absmax / 127, q = round half to even (x * (127 / absmax)).
 template <bool Wide>
 TRIMARAN_INLINE void quantise_group(F16 a, F16 b, int8_t* q, GroupTerms* g) {
-  constexpr float kTiny = 1e-30f;  // 127 / absmax must stay finite; such a group is as good as zero, but NaN is not
+  constexpr float kTiny = 1e-30f;  // 127 / absmax must stay finite; such a group is as good as zero
+  constexpr float kLargest = 0x1.fffffep127f;
   const float absmax = reduce_max(max(abs(a), abs(b)));
-  const bool some = !(absmax <= kTiny);
+  if (any_nan(a, b) || absmax > kLargest) {  // no integers stand for such a group: its products shall be NaN
+    for (int i = 0; i < (Wide ? 64 : 32); i += 16) store_int8(q + i, set1_int(0));
+    *g = {__builtin_nanf(""), __builtin_nanf(""), 0, 0};
+    return;
+  }
+  const bool some = absmax > kTiny;
   const F16 inverse = set1(some ? 127.f / absmax : 0.f);
   a = mul(a, inverse), b = mul(b, inverse);
   const I16 qa = to_int(a), qb = to_int(b);
@@ -47,7 +53,7 @@ TRIMARAN_INLINE void for_prepared_row(const Prepare& p, int row, F&& f) {
     for (int k = 0; k < p.k; k += 32) f(k, load(x + k), load(x + k + 16));
     return;
   }
-  const F16 r = set1(inverse_rms(x, p.width, p.k, p.eps));
+  const F16 r = set1(inverse_rms(x, p.width, p.eps));
   for (int k = 0; k < p.k; k += 32) {
     f(k, mul(mul(load(x + k), r), load(p.norm + k)), mul(mul(load(x + k + 16), r), load(p.norm + k + 16)));
   }

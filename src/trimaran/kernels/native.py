@@ -55,7 +55,11 @@ class NativeExecutor:
         self.num_pages = options.num_pages
         self.page_size = options.page_size
         self._vocab = program.vocab
-        self._core: _native.Program | None = _Assembly(program, weights, options, self.isa, self.threads).core
+        try:
+            core = _Assembly(program, weights, options, self.isa, self.threads).core
+        except RuntimeError as error:  # what C++ says when the system starts no more threads
+            raise ConfigError(f"threads={self.threads} cannot be started: {error}") from error
+        self._core: _native.Program | None = core
         self.weight_bytes = self._core.weight_bytes
         self.kv_bytes = self._core.kv_bytes
         self._greedy = self._core.greedy_view()
