@@ -12,13 +12,10 @@ from trimaran.base.errors import CheckpointError, ConfigError, UnsupportedError
 from trimaran.base.formats import GROUP, ActivationFormat, KVFormat, WeightFormat
 from trimaran.kernels.native import NativeExecutor, choose_isa
 from trimaran.kernels.open import open_executor
-from trimaran.kernels.program import Linear, RmsNorm
 from trimaran.kernels.reference import ReferenceExecutor
 from trimaran.kernels.step import ExecutorOptions, StepInputs
 from trimaran.quant.convert import quantise
 
-from .single_op import buffer, fp32, named, rows_step
-from .single_op import program as single
 from .tiny import CONFIG, Rows, program, random_tokens, random_weights, step
 
 OPTIONS = ExecutorOptions(num_pages=60, max_rows=200, max_sequences=200, threads=2)
@@ -83,23 +80,6 @@ def test_a_tied_table_is_packed_once() -> None:
     exact = NativeExecutor(made, {**weights, "model.embed_tokens": weights["lm_head"]}, EXACT)
     rows = Rows(PROMPT[:20], 0, PAGES)
     np.testing.assert_allclose(logits(exact, rows), logits(reference, rows), atol=1e-4)
-
-
-@pytest.mark.parametrize("fused", [True, False])
-@pytest.mark.parametrize("threads", [1, 3])
-def test_the_lowest_of_equal_logits_wins(fused: bool, threads: int) -> None:
-    """Equal maxima in strips that different threads compute; all others lie below zero, as padding must not win."""
-    n, k = 1025, 32
-    w = np.full((n, k), -1, np.float32)
-    w[[40, 700, 1024]] = -0.25
-    weights = [fp32("x", np.ones((64, k))), fp32("w", w), fp32("n", np.ones(n))]
-    y, z = buffer("y", n), buffer("z", n)
-    ops = [Linear(y, buffer("x", k), "w")] if fused else [Linear(y, buffer("x", k), "w"), RmsNorm(z, y, "n", 1e-5)]
-    made = single(ops, weights, ops[-1].out)
-    runner = NativeExecutor(made, named(weights), replace(OPTIONS, threads=threads))
-    for count in (1, 2, 40):
-        out = runner.run(rows_step([0] * count, want_logits=False))
-        assert (out.greedy.tolist(), out.logits) == ([40] * count, None)
 
 
 # ---- the same bits -------------------------------------------------------------------------------------------------
