@@ -39,9 +39,11 @@ def test_the_lowest_of_equal_logits_wins(monkeypatch: pytest.MonkeyPatch, isa: s
         assert (out.greedy.tolist(), out.logits) == ([40] * count, None)
 
 
-@pytest.mark.parametrize("threads", [2, 3, 5])
-@pytest.mark.parametrize("first", [33, 700, 1350, 2047, 2080])
-def test_equal_logits_in_strips_that_any_thread_takes_in_any_order(threads: int, first: int) -> None:
-    runner = arg_max_of(np.arange(first, 4097), n=4097, fused=True, threads=threads)
-    step = rows_step([0] * 3, want_logits=False)
-    assert {tuple(runner.run(step).greedy.tolist()) for _ in range(100)} == {(first,) * 3}
+@pytest.mark.parametrize("threads", [2, 3])
+def test_equal_logits_in_strips_that_any_thread_takes_in_any_order(threads: int) -> None:
+    """The lowest id lies in the last strips of the first thread's share, which another thread often takes over."""
+    strips = 513
+    first = strips * 32 // threads - 100
+    runner = arg_max_of(np.arange(first, strips * 32), n=strips * 32, fused=True, threads=threads)
+    step = rows_step([0] * 64, want_logits=False)
+    assert {tuple(runner.run(step).greedy.tolist()) for _ in range(200)} == {(first,) * 64}
