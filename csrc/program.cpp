@@ -170,7 +170,8 @@ Prepare Program::prepare_for(const LinearOp& op, const Activations& to) const {
 }
 
 void Program::run_op(const LinearOp& op, Team::Member& m) {
-  constexpr size_t kTicketBytes = 24 << 10;  // of weights times rows: about half a microsecond
+  constexpr size_t kTicketBytes = 96 << 10;  // of weights times rows: about two microseconds
+  constexpr int kTicketsPerThread = 2;       // at least, where there are strips enough
   const Matrix& w = matrices_[op.weight];
   const Buffer& x = buffers_[op.x];
   const bool logits = op.epilogue == Epilogue::kLogits;
@@ -200,7 +201,8 @@ void Program::run_op(const LinearOp& op, Team::Member& m) {
     const Prepare p = prepare_for(op, rows_);
     share_rows(m, rows, [&](int first, int end) { kernels_.prepare(p, first, end); });
   }
-  const int grain = int(std::max<size_t>(1, kTicketBytes / (w.strip_bytes * size_t(rows))));
+  const int most = std::max(1, w.strips / (kTicketsPerThread * team_.size()));
+  const int grain = std::clamp(int(kTicketBytes / (w.strip_bytes * size_t(rows))), 1, most);
   bool ready = false;
   team_.share(m, w.strips, grain, [&](int first, int end) {
     if (!ready) {
