@@ -95,6 +95,18 @@ def test_a_silent_engine_is_not_ready(byte_model, monkeypatch):
         eventually(lambda: server.http.get("/ready").status_code == 200)
 
 
+def test_a_stuck_engine_is_replaced(byte_model, monkeypatch):
+    monkeypatch.setattr(link, "WATCH_SECONDS", 0.05)
+    monkeypatch.setattr(link, "RESTART_SECONDS", 0.01)
+    with running(byte_model, null=SLOW, timeout_engine=1.5) as server, client_of(server) as client:
+        asked = Background(lambda: client.completions.create(**LONG))
+        eventually(lambda: server.metric("trimaran_sequences_running") == 1)
+        server.engine().suspend()
+        assert getattr(asked.join(), "status_code", None) == 503
+        eventually(lambda: server.metric("trimaran_engine_restarts_total") == 1)
+        assert client.completions.create(model=NAME, prompt="x", max_tokens=2).usage.completion_tokens == 2
+
+
 def test_stop_lets_running_requests_finish(byte_model):
     with running(byte_model, null=SLOW) as server, client_of(server) as client:
         whole = Background(lambda: client.completions.create(**{**LONG, "max_tokens": 200}))

@@ -150,6 +150,12 @@ class EngineProcess:
             self._close()
         return (await self._exit).code
 
+    def kill(self) -> None:
+        """Ends a worker that no longer answers, without asking; to its consumer it has died."""
+        assert self._process is not None, "not started"
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+
     @property
     def pid(self) -> int:
         assert self._process is not None, "not started"

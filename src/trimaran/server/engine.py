@@ -2,7 +2,8 @@
 
 When it dies, every open request ends with ``EngineDiedError``, new ones are refused, and a new process is started after
 a pause that doubles from ``RESTART_SECONDS``. After ``RESTARTS`` starts in a row, none of which lived for
-``STABLE_SECONDS``, the link gives up and the server exits with an error, for its supervisor to see.
+``STABLE_SECONDS``, the link gives up and the server exits with an error, for its supervisor to see. A process that says
+nothing for ``patience`` seconds is stuck, and is made to die.
 """
 
 import asyncio
@@ -20,6 +21,7 @@ RESTARTS = 5
 RESTART_SECONDS = 1.0
 STABLE_SECONDS = 60.0
 SILENT_SECONDS = 10.0  # without a Beat for longer, the loop no longer turns
+WATCH_SECONDS = 0.5
 
 log = logging.getLogger(__name__)
 
@@ -56,9 +58,15 @@ class Inbox:
 class EngineLink:
     """One engine process at a time, replaced when it dies. ``stop`` comes last."""
 
-    def __init__(self, process: EngineProcess, launch: Callable[[], EngineProcess], metrics: Metrics) -> None:
-        """Takes over ``process``, which has been started; ``launch`` makes others that have not."""
+    def __init__(
+        self, process: EngineProcess, launch: Callable[[], EngineProcess], metrics: Metrics, patience: float
+    ) -> None:
+        """Takes over ``process``, which has been started; ``launch`` makes others that have not.
+
+        ``patience`` is in seconds, longer than any step.
+        """
         self.metrics = metrics
+        self._patience = patience
         self.lost: asyncio.Future[errors.TrimaranError] = asyncio.get_running_loop().create_future()  # set on giving up
         self._launch = launch
         self._process: EngineProcess | None = None
@@ -70,7 +78,8 @@ class EngineLink:
         self._up(process)
         self._supervising = asyncio.create_task(self._supervise(process))
         self._sending = asyncio.create_task(self._send())
-        for task in (self._supervising, self._sending):
+        self._watching = asyncio.create_task(self._watch())
+        for task in (self._supervising, self._sending, self._watching):
             task.add_done_callback(self._ended)
 
     def submit(self, requests: Iterable[Submit], inbox: Inbox) -> None:
@@ -103,14 +112,15 @@ class EngineLink:
         else:
             self._supervising.cancel()  # it waits between two processes, or for one to start
         self._sending.cancel()
-        await asyncio.gather(self._supervising, self._sending, return_exceptions=True)
+        self._watching.cancel()
+        await asyncio.gather(self._supervising, self._sending, self._watching, return_exceptions=True)
 
     def _post(self, message: ToEngine) -> None:
         self._outbox.append(message)
         self._posted.set()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Neither task may end by an error of ours without the server noticing."""
+        """No task may end by an error of ours without the server noticing."""
         if not task.cancelled() and (error := task.exception()) is not None:
             log.critical("the link to the engine failed", exc_info=error)
             self._give_up("the link to the engine failed")
@@ -185,6 +195,14 @@ class EngineLink:
                 inbox.put(message)
             case Started():
                 pass
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            process = self._process
+            if process is not None and process.silent_for > self._patience:
+                log.error("the engine has not answered for %.0f s; ending it", process.silent_for)
+                process.kill()
 
     async def _send(self) -> None:
         while True:

@@ -67,6 +67,9 @@ class ServeOptions:
     timeout_request: Seconds | None = option(
         None, "seconds after which an unfinished request ends in an error; default: never", metavar="SECONDS"
     )
+    timeout_engine: Seconds = option(
+        300.0, "seconds of silence after which a stuck engine is ended and started anew", metavar="SECONDS"
+    )
     timeout_keep_alive: Positive = option(30, "seconds that an idle connection stays open", metavar="SECONDS")
     timeout_graceful_shutdown: Annotated[float, msgspec.Meta(ge=0)] = option(
         30.0, "seconds that running requests get to finish after SIGTERM", metavar="SECONDS"

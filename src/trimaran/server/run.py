@@ -62,10 +62,11 @@ async def serve_on(
     from trimaran.server.listen import serve_until_stopped
     from trimaran.server.metrics import Metrics
 
-    link = EngineLink(process, lambda: EngineProcess(engine), Metrics())
+    link = EngineLink(process, lambda: EngineProcess(engine), Metrics(), options.timeout_engine)
     try:
         app, plane = assemble(options, model.names, model.version, link, started, text)
         seconds = time.monotonic() - begun
+        sock.listen()  # so that whoever reads the next line may connect at once
         print(_ready_line(model, url(sock), seconds, started), file=sys.stderr, flush=True)
         return await serve_until_stopped(
             app,
