@@ -155,6 +155,15 @@ def test_one_bad_prompt_raises_its_error_and_cancels_the_others(llm, prompt, par
     assert llm.generate(PROMPTS[0], GREEDY)[0].text.startswith(" Paris")
 
 
+def test_a_text_far_beyond_the_context_is_not_tokenised(llm, monkeypatch):
+    monkeypatch.setattr(type(llm.tokenizer), "encode", None)
+    text = "x" * 10**6
+    with pytest.raises(ContextLengthError, match="at least"):
+        llm.generate(text)
+    with pytest.raises(ContextLengthError, match="at least"):
+        llm.chat([{"role": "user", "content": text}])
+
+
 def test_more_prompts_than_the_engine_queues(llm):
     results = llm.generate([f"Number {i} is" for i in range(20)], SamplingParams(temperature=0, max_tokens=2))
     assert [len(completion.outputs[0].token_ids) for completion in results] == [2] * 20

@@ -27,6 +27,7 @@ from trimaran.checkpoint.sources import resolve
 from trimaran.completion import Completion, Delta, Output
 from trimaran.engine.config import EngineConfig
 from trimaran.engine.load import load_engine
+from trimaran.text.chat_messages import contents
 from trimaran.text.choice import Choice, Piece
 from trimaran.text.template import open_template
 from trimaran.text.tokenizer import open_tokenizer
@@ -122,7 +123,10 @@ class LLM:
         Messages are ``{"role": …, "content": …}``; control tokens in them are plain text. Else as ``generate``.
         """
         conversations: list[Any] = [messages] if messages and isinstance(messages[0], Mapping) else list(messages)
-        ids = [self._template.render(conversation, **template) for conversation in conversations]
+        ids = []
+        for conversation in conversations:
+            self.tokenizer.require_room(*contents(conversation), context=self.info.context, param="messages")
+            ids.append(self._template.render(conversation, **template))
         return self._answer(ids, params, stream)
 
     def close(self) -> None:
@@ -212,7 +216,10 @@ class LLM:
             raise TrimaranError("this LLM is closed")
 
     def _prompt_ids(self, prompt: Prompt) -> list[int]:
-        return self.tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else list(prompt)
+        if not isinstance(prompt, str):
+            return list(prompt)
+        self.tokenizer.require_room(prompt, context=self.info.context, param="prompt")
+        return self.tokenizer.encode_prompt(prompt)
 
 
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

@@ -9,6 +9,7 @@ import pytest
 from trimaran.base import errors
 from trimaran.server.errors import answer
 from trimaran.server.openai.validation import request_error
+from trimaran.text.tokenizer import Tokenizer
 
 from .running import NAME
 
@@ -107,6 +108,22 @@ def test_unknown_model(client):
     with pytest.raises(openai.NotFoundError) as caught:
         client.chat.completions.create(model="gpt-4", messages=HELLO)
     assert caught.value.code == "model_not_found"
+
+
+@pytest.mark.parametrize(
+    ("route", "body", "param"),
+    [
+        ("/v1/completions", {"prompt": "x" * 80_000}, "prompt"),
+        ("/v1/completions", {"prompt": ["x", "x" * 80_000]}, "prompt"),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x" * 40_000}] * 2}, "messages"),
+    ],
+)
+def test_a_prompt_far_beyond_the_context_is_not_tokenised(server, monkeypatch, route, body, param):
+    monkeypatch.setattr(Tokenizer, "encode", None)
+    response = server.http.post(route, json={"model": NAME, **body})
+    error = response.json()["error"]
+    assert (response.status_code, error["code"], error["param"]) == (400, "context_length_exceeded", param)
+    assert "the prompt has at least 2" in error["message"]
 
 
 @pytest.mark.parametrize("stream", [False, True])

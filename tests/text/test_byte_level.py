@@ -27,3 +27,10 @@ def test_ids_past_the_vocabulary_have_no_bytes(token_id):
 def test_a_token_outside_the_alphabet_is_named():
     with pytest.raises(CheckpointError, match="'x y'"):
         ByteTable(["a", "x y"], [])
+
+
+def test_the_table_knows_its_longest_token_and_which_bytes_are_no_token():
+    table = ByteTable(["a", "b", "ab", "c a"], literal=[3])
+    assert table.longest() == 3
+    assert table.missing() == bytes(set(range(256)) - set(b"ab"))
+    assert ByteTable([], []).longest() == 0

@@ -1,7 +1,7 @@
 import pytest
 
 from trimaran.base.errors import RequestError
-from trimaran.text.chat_messages import ROLES, check_messages
+from trimaran.text.chat_messages import ROLES, check_messages, contents
 
 
 def check(*messages, developer=False):
@@ -58,3 +58,8 @@ def test_what_is_wrong_is_named(message, param, text):
 def test_an_empty_conversation_is_refused():
     with pytest.raises(RequestError, match="at least one message"):
         check()
+
+
+def test_contents_of_messages_in_any_shape():
+    parts = [{"type": "text", "text": "a"}, "b", {"type": "image_url"}, {"text": 5}, 6]
+    assert list(contents([{"content": "x"}, {"content": parts}, {"content": None}, {}, "hi"])) == ["x", "a", "b"]

@@ -8,8 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.text.slow_bpe import SlowBPE
 
-from trimaran.base.errors import RequestError
+from trimaran.base.errors import ContextLengthError, RequestError
 from trimaran.checkpoint import open_checkpoint
+from trimaran.text.gguf_vocab import read_gguf_vocab
+from trimaran.text.tokenizer import Tokenizer
 
 # Ids that llama.cpp (llama_tokenize, parse_special off and on) gives with SmolLM2-135M-Instruct's vocabulary.
 TABLE = [json.loads(line) for line in (Path(__file__).parents[1] / "data/smollm2_ids.jsonl").read_text().splitlines()]
@@ -122,3 +124,26 @@ def test_other_threads_run_while_a_long_text_is_encoded(small):
     done.set()
     watcher.join()
     assert max(gaps) < took / 2
+
+
+@given(text=st.one_of(texts, st.sampled_from(["\x04" * 99, "\ud800", "<|im_end|>" * 9, " " * 999])))
+def test_the_fewest_tokens_are_never_more_than_there_are(real, small, text):
+    for tokenizer in (real, small):
+        try:
+            exact = len(tokenizer.encode(text, special=True))
+        except RequestError:
+            continue
+        assert tokenizer.fewest_tokens(text) <= exact
+
+
+def test_normalising_takes_no_more_than_the_bound_allows(vocab):
+    tokenizer = Tokenizer(read_gguf_vocab(vocab(pre="qwen2")))
+    assert tokenizer.fewest_tokens("\u1112\u1161\u11ab" * 1000) <= len(tokenizer.encode("\u1112\u1161\u11ab" * 1000))
+
+
+def test_a_text_that_can_only_be_too_long_is_refused_unseen(small, monkeypatch):
+    monkeypatch.setattr(Tokenizer, "encode", None)
+    small.require_room("x" * 100, context=100, param="prompt")
+    with pytest.raises(ContextLengthError, match=r"at least \d+ tokens, too many for a context of 100") as caught:
+        small.require_room("x" * 10_000, "y", context=100, param="messages")
+    assert caught.value.param == "messages"

@@ -121,7 +121,7 @@ def _add_openai(app: FastAPI, service: Service) -> None:
     @app.post("/v1/chat/completions")
     async def chat_completions(request: Request, body: ChatRequest) -> Response:
         identity = _identity("chatcmpl", request, body)
-        generation = await _tokenised(request, alone, chat.generation, body, service.template)
+        generation = await _tokenised(request, alone, chat.generation, body, service.template, plane)
         run = plane.open(generation, arrived=request.scope[ARRIVED])
         if body.stream:
             return _stream(chat.chunks(run, body, identity, plane), identity)
@@ -130,7 +130,7 @@ def _add_openai(app: FastAPI, service: Service) -> None:
     @app.post("/v1/completions")
     async def text_completions(request: Request, body: CompletionRequest) -> Response:
         identity = _identity("cmpl", request, body)
-        generation = await _tokenised(request, alone, completions.generation, body, plane.tokenizer)
+        generation = await _tokenised(request, alone, completions.generation, body, plane)
         run = plane.open(generation, arrived=request.scope[ARRIVED])
         if body.stream:
             return _stream(completions.chunks(run, body, identity, plane), identity)

@@ -7,7 +7,7 @@ GPT-2's ``encoder.py``.
 
 from array import array
 from collections.abc import Collection, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from trimaran.base.errors import CheckpointError
 
@@ -47,6 +47,15 @@ class ByteTable:
 
     def __len__(self) -> int:
         return len(self._ends) - 1
+
+    def longest(self) -> int:
+        """How many bytes the longest token stands for."""
+        return max((end - begin for begin, end in pairwise(self._ends)), default=0)
+
+    def missing(self) -> bytes:
+        """The bytes that are no token by themselves: text loses them, since merges begin with single bytes."""
+        single = {self._bytes[begin] for begin, end in pairwise(self._ends) if end - begin == 1}
+        return bytes(byte for byte in range(256) if byte not in single)
 
     def __getitem__(self, token_id: int) -> bytes:
         """The token's bytes; ``b""`` for ids past the vocabulary, which padded embedding matrices have."""

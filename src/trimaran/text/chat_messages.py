@@ -1,6 +1,6 @@
 """What a chat message may be, before a template sees it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from trimaran.base.errors import RequestError
@@ -20,6 +20,16 @@ def check_messages(messages: Sequence[Mapping[str, Any]], *, developer: bool) ->
     if not developer:
         checked = [{**m, "role": "system"} if m["role"] == "developer" else m for m in checked]
     return checked
+
+
+def contents(messages: Sequence[Any]) -> Iterator[str]:
+    """The texts in messages that may be malformed yet."""
+    for message in messages:
+        content = message.get("content") if isinstance(message, Mapping) else None
+        for part in content if isinstance(content, list) else [content]:
+            text = part.get("text") if isinstance(part, Mapping) else part
+            if isinstance(text, str):
+                yield text
 
 
 def _check(message: Any, where: str) -> dict[str, Any]:

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterable
 
-from trimaran.base.errors import RequestError
+from trimaran.base.errors import ContextLengthError, RequestError
 from trimaran.checkpoint.checkpoint import Checkpoint
 from trimaran.text.control import ControlTokens
 from trimaran.text.gguf_vocab import read_gguf_vocab
 from trimaran.text.hf_vocab import read_hf_vocab
 from trimaran.text.vocabulary import Vocabulary
+
+NFC_SHRINKS = 3  # normalising makes a Hangul syllable of 3 bytes from three letters of 3, and nothing shrinks more
 
 
 class Tokenizer:
@@ -21,6 +23,8 @@ class Tokenizer:
         self._core = vocabulary.core
         self._table = vocabulary.table
         self._add_bos = vocabulary.add_bos
+        self._most_bytes = max(1, vocabulary.table.longest()) * NFC_SHRINKS
+        self._missing = vocabulary.table.missing()
         self.control: ControlTokens = vocabulary.control
         self.vocab_size = len(vocabulary.table)
         self.bos_id = vocabulary.bos_id
@@ -49,6 +53,20 @@ class Tokenizer:
         if self._add_bos and self.bos_id is not None and ids[:1] != [self.bos_id]:
             ids.insert(0, self.bos_id)
         return ids
+
+    def fewest_tokens(self, text: str) -> int:
+        """A lower bound on how many tokens ``text`` has, from its length alone: tokenising takes much memory."""
+        kept = text.encode("utf-8", "surrogatepass").translate(None, self._missing)
+        return -(-len(kept) // self._most_bytes)
+
+    def require_room(self, *texts: str, context: int, param: str) -> None:
+        """Raises ``ContextLengthError`` when the prompt that ``texts`` make cannot fit into ``context``."""
+        fewest = sum(map(self.fewest_tokens, texts))
+        if fewest >= context:
+            raise ContextLengthError(
+                f"the prompt has at least {fewest} tokens, too many for a context of {context} and an answer",
+                param=param,
+            )
 
     def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
         """Text of ``ids``; bytes that are not UTF-8 become U+FFFD, ids past the vocabulary nothing."""

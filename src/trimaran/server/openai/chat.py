@@ -12,18 +12,21 @@ from trimaran.server.openai.identity import Identity
 from trimaran.server.openai.logprobs import chat_logprobs
 from trimaran.server.openai.schema import ChatRequest
 from trimaran.server.openai.sse import event
+from trimaran.text.chat_messages import contents
 from trimaran.text.template import ChatTemplate
 
 
-def generation(request: ChatRequest, template: ChatTemplate) -> Generation:
+def generation(request: ChatRequest, template: ChatTemplate, plane: DataPlane) -> Generation:
     """What ``request`` asks of the data plane; raises ``RequestError`` naming the field at fault."""
     sampling = request.sampling()
     arguments = request.chat_template_kwargs or {}
     if "add_generation_prompt" in arguments:
         raise RequestError("add_generation_prompt is a field of its own", param="chat_template_kwargs")
+    messages = request.template_messages()
+    plane.tokenizer.require_room(*contents(messages), context=plane.limits.context, param="messages")
     try:
         prompt = template.render(
-            request.template_messages(),
+            messages,
             add_generation_prompt=request.add_generation_prompt is not False,
             **arguments,
         )

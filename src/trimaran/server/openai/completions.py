@@ -14,13 +14,16 @@ from trimaran.server.openai.sse import event
 from trimaran.text.tokenizer import Tokenizer
 
 
-def generation(request: CompletionRequest, tokenizer: Tokenizer) -> Generation:
+def generation(request: CompletionRequest, plane: DataPlane) -> Generation:
     """What ``request`` asks of the data plane; raises ``RequestError`` naming the field at fault."""
     sampling = request.sampling()
     if len(request.prompts()) > MAX_CHOICES:  # known before anything is tokenised
         raise RequestError(f"a request may have at most {MAX_CHOICES} prompts", param="prompt")
+    for prompt in request.prompts():
+        if isinstance(prompt, str):
+            plane.tokenizer.require_room(prompt, context=plane.limits.context, param="prompt")
     prompts = tuple(
-        tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else prompt for prompt in request.prompts()
+        plane.tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else prompt for prompt in request.prompts()
     )
     return Generation(prompts, sampling, request.priority or 0, request.cache_salt or "")
 
