@@ -1,4 +1,5 @@
 import os
+import signal
 import subprocess
 import sys
 
@@ -7,7 +8,8 @@ from typer.testing import CliRunner
 
 from trimaran import __version__
 from trimaran.base.errors import ConfigError, ContextLengthError, EngineDiedError, SourceError
-from trimaran.cli import COMMANDS, app
+from trimaran.cli import main
+from trimaran.cli.app import COMMANDS, app
 
 HEAVY = ("numpy", "tokenizers", "jinja2", "fastapi", "uvicorn", "zmq", "httpx", "yaml", "rich", "asyncio")
 
@@ -89,3 +91,24 @@ def test_nothing_heavy_is_imported_to_say_how_it_works(arguments):
     )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=os.environ)
     assert result.stderr.splitlines()[-1] == "[]"
+
+
+def test_ctrl_c_during_the_imports_is_quiet():
+    script = (
+        "import os, signal, sys\n"
+        "class Pressed:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'typer': os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Pressed())\n"
+        "from trimaran.cli import main\n"
+        "main()\n"
+    )
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (-signal.SIGINT, "")
+
+
+def test_the_interrupt_handler_comes_back(monkeypatch):
+    seen = []
+    monkeypatch.setattr("trimaran.cli.app.app", lambda: seen.append(signal.getsignal(signal.SIGINT)))
+    main()
+    assert seen == [signal.default_int_handler]

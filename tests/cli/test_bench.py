@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 from trimaran.base.formats import KVFormat, WeightFormat
 from trimaran.bench.cases import Decode, EndToEnd, Mixed, Prefill
 from trimaran.bench.compare import Line, Report
-from trimaran.cli import app
+from trimaran.cli.app import app
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from typer.testing import CliRunner
 
 from trimaran.base.errors import ContextLengthError
 from trimaran.base.sampling import SamplingParams
-from trimaran.cli import app
+from trimaran.cli.app import app
 from trimaran.cli.chat import HELP, Conversation, talk
 from trimaran.completion import Delta
 

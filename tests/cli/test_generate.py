@@ -3,7 +3,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from trimaran.cli import app
+from trimaran.cli.app import app
 
 
 @pytest.fixture

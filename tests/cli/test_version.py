@@ -3,7 +3,7 @@ import json
 from typer.testing import CliRunner
 
 from trimaran import __version__
-from trimaran.cli import app
+from trimaran.cli.app import app
 
 
 def run(*arguments, **env):
