@@ -1,6 +1,7 @@
 """A whole server in a thread: real HTTP on loopback, a real engine process with the null executor."""
 
 import asyncio
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -39,7 +40,7 @@ class Running:
 
     def _run(self, path: Path, options: ServeOptions, engine: EngineConfig) -> None:
         async def main() -> int:
-            self._loop, self._stops = asyncio.get_running_loop(), asyncio.Queue[None]()
+            self._loop, self._stops = asyncio.get_running_loop(), asyncio.Queue[signal.Signals]()
             self._begun.set()
             return await serve_on(
                 self._sock, options, Model(path, (NAME, "alias"), __version__), engine.to_json(), self._stops
@@ -62,10 +63,10 @@ class Running:
         self.join()
         raise RuntimeError("the server ended before it was ready")
 
-    def stop(self) -> None:
-        """What SIGTERM does."""
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """What the signal does."""
         if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._stops.put_nowait, None)
+            self._loop.call_soon_threadsafe(self._stops.put_nowait, number)
 
     def join(self) -> int | None:
         self._thread.join(60)

@@ -1,5 +1,6 @@
 """The engine dies, the server stops: nobody waits for ever, and everybody is told."""
 
+import signal
 import threading
 
 import openai
@@ -155,11 +156,14 @@ def test_a_model_that_is_none_is_refused_at_start(tmp_path):
         pass
 
 
-def test_stop_while_starting(byte_model):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_stop_while_starting(byte_model, caplog, number, code):
     """Nobody has to wait for a model to load in order to stop."""
     options = ServeOptions()
     engine = EngineConfig(executor="null", null=SLOW, kv_memory_bytes=2**20)
     server = Running(byte_model, options, engine)
+    caplog.set_level("INFO")
     with server.http:
-        server.stop()
-        assert server.join() == 0
+        server.stop(number)
+        assert server.join() == code
+    assert caplog.messages == ["stopped before it was ready"]

@@ -38,12 +38,12 @@ def url(sock: socket.socket) -> str:
 
 
 @contextlib.contextmanager
-def stop_signals() -> Iterator[asyncio.Queue[None]]:
-    """A queue that gets an item for every SIGINT or SIGTERM; main thread only."""
+def stop_signals() -> Iterator[asyncio.Queue[signal.Signals]]:
+    """A queue that gets every SIGINT and SIGTERM; main thread only."""
     loop = asyncio.get_running_loop()
-    stops: asyncio.Queue[None] = asyncio.Queue()
+    stops: asyncio.Queue[signal.Signals] = asyncio.Queue()
     for number in SIGNALS:
-        loop.add_signal_handler(number, stops.put_nowait, None)
+        loop.add_signal_handler(number, stops.put_nowait, number)
     try:
         yield stops
     finally:

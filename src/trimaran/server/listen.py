@@ -5,6 +5,7 @@ import contextlib
 import logging
 import socket
 from collections.abc import Iterator
+from signal import Signals
 from typing import Any
 
 import uvicorn
@@ -31,7 +32,7 @@ async def serve_until_stopped(
     sock: socket.socket,
     plane: DataPlane,
     link: EngineLink,
-    stops: asyncio.Queue[None],
+    stops: asyncio.Queue[Signals],
     *,
     keep_alive: int,
     grace: float,

@@ -12,6 +12,7 @@ import time
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from signal import SIGINT, Signals
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from trimaran.base.messages import Started
@@ -45,7 +46,7 @@ async def run(options: ServeOptions, model: Model, engine: Mapping[str, Any]) ->
 
 
 async def serve_on(
-    sock: socket.socket, options: ServeOptions, model: Model, engine: Mapping[str, Any], stops: asyncio.Queue[None]
+    sock: socket.socket, options: ServeOptions, model: Model, engine: Mapping[str, Any], stops: asyncio.Queue[Signals]
 ) -> int:
     """As ``run``, on a bound socket and until ``stops`` yields (``listen.py`` says what a second item does)."""
     begun = time.monotonic()
@@ -53,8 +54,9 @@ async def serve_on(
         log.warning("ANYBODY who reaches %s may use this server: set --api-key or listen on 127.0.0.1", url(sock))
     process = EngineProcess(engine)
     loaded = await _unless_stopped(stops, _load(process, model.path))
-    if loaded is None:
-        return 0
+    if isinstance(loaded, Signals):
+        log.info("stopped before it was ready")
+        return 130 if loaded == SIGINT else 0  # for a shell, Ctrl-C before there was anything to stop is a failure
     started, text = loaded
 
     from trimaran.server.assembly import assemble
@@ -102,16 +104,16 @@ def _load_text(path: Path) -> "Text":
     return load_text(path)
 
 
-async def _unless_stopped(stops: asyncio.Queue[None], work: Coroutine[Any, Any, T]) -> T | None:
-    """The result of ``work``, or ``None`` when ``stops`` yields first; the work is cancelled then."""
+async def _unless_stopped(stops: asyncio.Queue[Signals], work: Coroutine[Any, Any, T]) -> T | Signals:
+    """The result of ``work``, or what ``stops`` yields when that is first; the work is cancelled then."""
     task, stop = asyncio.create_task(work), asyncio.create_task(stops.get())
     await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
     if not task.done():
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        return None
+        return stop.result()
     if stop.done():
-        stops.put_nowait(None)  # for whoever serves
+        stops.put_nowait(stop.result())  # for whoever serves
     stop.cancel()
     return task.result()
 
