@@ -108,7 +108,17 @@ def test_a_stuck_engine_is_replaced(byte_model, monkeypatch):
         assert client.completions.create(model=NAME, prompt="x", max_tokens=2).usage.completion_tokens == 2
 
 
-def test_stop_lets_running_requests_finish(byte_model):
+def test_stop_with_nothing_running_says_so(byte_model, caplog):
+    caplog.set_level("INFO")
+    with running(byte_model) as server:
+        server.stop()
+        assert server.join() == 0
+    said = [(record.levelname, record.message) for record in caplog.records if record.name.endswith("listen")]
+    assert said == [("INFO", "stopping: no request is running"), ("INFO", "stopped")]
+
+
+def test_stop_lets_running_requests_finish(byte_model, caplog):
+    caplog.set_level("INFO")
     with running(byte_model, null=SLOW) as server, client_of(server) as client:
         whole = Background(lambda: client.completions.create(**{**LONG, "max_tokens": 200}))
         stream = iter(client.completions.create(**{**LONG, "max_tokens": 200}, stream=True))
@@ -121,6 +131,7 @@ def test_stop_lets_running_requests_finish(byte_model):
         assert list(stream)[-1].choices[0].finish_reason == "length"
         assert whole.join().choices[0].finish_reason == "length"
         assert server.join() == 0
+    assert "stopping: running requests (2) have 5 s to finish; a second signal ends them now" in caplog.messages
 
 
 def test_stop_ends_the_rest_at_the_deadline(byte_model):

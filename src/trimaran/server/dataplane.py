@@ -99,6 +99,11 @@ class DataPlane:
         self._inflight += wanted
         self._idle.clear()
 
+    @property
+    def running(self) -> int:
+        """Requests that have been admitted and not ended."""
+        return len(self._runs)
+
     async def drain(self, deadline: float) -> int:
         """Admits nothing more, waits up to ``deadline`` seconds, ends what still runs; returns how much that was."""
         self._draining = True

@@ -65,7 +65,14 @@ async def serve_until_stopped(
         if link.lost.done():
             log.error("%s", link.lost.result())
         elif first.done():
-            log.warning("stopping: running requests have %g s to finish; a second signal ends them now", grace)
+            if plane.running:
+                log.info(
+                    "stopping: running requests (%d) have %g s to finish; a second signal ends them now",
+                    plane.running,
+                    grace,
+                )
+            else:
+                log.info("stopping: no request is running")
             draining = asyncio.create_task(plane.drain(grace))
             await asyncio.wait({draining, second}, return_when=asyncio.FIRST_COMPLETED)
             if not draining.done():
@@ -75,6 +82,7 @@ async def serve_until_stopped(
         await link.stop(0.0)
         server.should_exit = True
         await serving
+        log.info("stopped")
         return code
     finally:
         for task in (first, second):
