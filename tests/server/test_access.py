@@ -57,6 +57,16 @@ def test_without_a_key(server, method, path, headers):
     assert "key2" not in response.text
 
 
+def test_a_request_without_a_key_counts_for_its_route(server):
+    server.http.post("/v1/completions")
+    server.http.get("/nowhere")
+    lines = server.http.get("/metrics", headers={"authorization": "Bearer first-key"}).text.splitlines()
+    refused = [line for line in lines if line.startswith("trimaran_requests_total") and 'status="401"' in line]
+    assert {line.split('"')[1] for line in refused} <= {*(path for _, path in ROUTES), "/v1/models/{model}", "other"}
+    assert any('endpoint="/v1/completions"' in line for line in refused)
+    assert any('endpoint="other"' in line for line in refused)
+
+
 def test_two_authorization_headers(server):
     headers = [("authorization", "Bearer no"), ("authorization", "Bearer first-key")]
     assert server.http.get("/v1/models", headers=headers).status_code == 401

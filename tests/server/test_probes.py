@@ -2,7 +2,7 @@
 
 import trimaran
 
-from .running import NAME
+from .running import NAME, eventually
 
 METRICS = {
     "trimaran_engine_restarts": "counter",
@@ -83,6 +83,17 @@ def test_paths_do_not_multiply_metrics(server):
     ]
     assert not any('"/a"' in line or "/b" in line for line in labels)
     assert any('endpoint="other",status="404"' in line for line in labels)
+    assert any('endpoint="/v1/models/{model}",status="404"' in line for line in labels)
+
+
+def test_the_log_has_the_path(server, caplog):
+    caplog.set_level("INFO", logger="trimaran.access")
+    server.http.get("/no%0Awhere?key=secret")
+    server.http.get("/" + "x" * 1000)
+    server.http.get("/v1/models/a")
+    eventually(lambda: len(caplog.messages) == 3)
+    lines = [message.rpartition(" 404 ")[0] for message in caplog.messages]
+    assert lines == ["GET /no%0Awhere", "GET /" + "x" * 199, "GET /v1/models/a"]
 
 
 def test_openapi_describes_the_routes(server):

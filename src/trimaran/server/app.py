@@ -77,7 +77,7 @@ def create_app(service: Service, access: Access) -> ASGIApp:
         wrapped = RequireKey(wrapped, access.api_keys, open_paths=["/health"])
     if access.allowed_origins:
         wrapped = CORSMiddleware(wrapped, access.allowed_origins, allow_methods=["*"], allow_headers=["*"])
-    return Observe(wrapped, service.plane.metrics)
+    return Observe(wrapped, service.plane.metrics, app.routes)
 
 
 def _json(value: msgspec.Struct, headers: dict[str, str] | None = None) -> Response:
