@@ -69,11 +69,10 @@ def load_full(folder: Path, goldens: list[Golden]) -> dict[str, Float32]:
 def show(result: Result) -> None:
     for each in [*result.scores, result.mean]:
         print(line(result.configuration.name, each))
-    for at in result.scores:
-        for position, margin in at.disagreements:
-            print(
-                f"{'':10}{at.name}: other arg-max at {position}, where golden's first two are {margin:.4f} nats apart"
-            )
+    if margins := [margin for _, margin in result.mean.disagreements]:
+        print(
+            f"{'':10}other arg-max at {len(margins)}, where golden's first two are up to {max(margins):.4f} nats apart"
+        )
     for miss in result.misses():
         print(f"{'':10}MISSED: {miss}")
     sys.stdout.flush()
