@@ -23,3 +23,20 @@ def test_counts_are_whole(name):
 @pytest.mark.parametrize("name", ["temperature", "top_p", "min_p", "repetition_penalty"])
 def test_shares_may_be_written_as_whole_numbers(name):
     assert getattr(SamplingParams(**{name: 1}), name) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("max_tokens", 0, "max_tokens must be at least 1, not 0"),
+        ("max_tokens", float("nan"), "max_tokens must be at least 1, not nan"),
+        ("max_tokens", 2**63, f"max_tokens must be between 1 and {2**63 - 1}, not {2**63}"),
+        ("top_k", -2, "top_k must be at least -1, not -2"),
+        ("n", 0, "n must be between 1 and 128, not 0"),
+        ("min_p", 1.5, "min_p must be between 0.0 and 1.0, not 1.5"),
+    ],
+)
+def test_a_range_is_told_as_far_as_it_matters(name, value, says):
+    with pytest.raises(RequestError) as caught:
+        SamplingParams(**{name: value})
+    assert (str(caught.value), caught.value.param) == (says, name)

@@ -40,7 +40,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         for name, low, high in _RANGES:
             value = getattr(self, name)
             if value is not None and not low <= value <= high:  # NaN fails every comparison
-                raise RequestError(f"{name} must be between {low} and {high}, not {value}", param=name)
+                allowed = f"between {low} and {high}" if high < _INT64 or value > high else f"at least {low}"
+                raise RequestError(f"{name} must be {allowed}, not {value}", param=name)
             if isinstance(value, float) and isinstance(low, int):  # 7.5 tokens would never be reached
                 raise RequestError(f"{name} must be a whole number, not {value}", param=name)
         stop: object = self.stop
