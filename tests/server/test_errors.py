@@ -99,6 +99,18 @@ def test_bad_fields(server, change, param):
     assert error_of(response, 400)["param"] == param
 
 
+def test_a_conversation_without_messages(server):
+    error = error_of(server.http.post(CHAT, json={"model": NAME, "messages": []}), 400)
+    assert (error["message"], error["code"]) == ("messages is empty", "invalid_value")
+
+
+@pytest.mark.parametrize("more", [{}, {"content": "x", "tool_call_id": "a"}, {"tool_calls": [1]}])
+def test_an_unknown_role_is_named_before_its_fields(server, more):
+    error = error_of(server.http.post(CHAT, json={"model": NAME, "messages": [{"role": "tool", **more}]}), 400)
+    assert error["message"] == "messages[0].role must be one of system, developer, user, assistant, not 'tool'"
+    assert (error["param"], error["code"]) == ("messages[0].role", "invalid_value")
+
+
 def test_a_misspelt_field_is_recognised(server):
     error = error_of(server.http.post(CHAT, json={"model": NAME, "messages": HELLO, "temprature": 1}), 400)
     assert error["message"].endswith("did you mean temperature?")

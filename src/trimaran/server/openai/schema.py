@@ -8,7 +8,7 @@ written to the request's line in the log at level ``debug`` and kept nowhere els
 
 import re
 from types import UnionType
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, model_validator
 
@@ -135,11 +135,22 @@ class TextPart(Body):
         return data
 
 
+Role = Literal["system", "developer", "user", "assistant"]
+
+
 class Message(Body):
     inert = fields.MESSAGE
 
-    role: Literal["system", "developer", "user", "assistant"]
+    role: Role
     content: str | Annotated[list[TextPart], _FailFast()]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_role(cls, data: Any) -> Any:
+        roles = get_args(Role)  # said before anything about the fields that other roles have
+        if isinstance(data, dict) and (role := data.get("role", "user")) not in roles:
+            raise fields.refused("invalid_value", "role", f"must be one of {', '.join(roles)}, not {role!r:.50}")
+        return data
 
 
 class ChatRequest(Generate):

@@ -24,6 +24,8 @@ def request_error(findings: Sequence[Any], body: Any) -> RequestError:
     if kind == "missing":
         name = ".".join(filter(None, (where, str(finding["loc"][-1]))))
         return RequestError(f"{name} is required", param=name, code="missing_required_parameter")
+    if kind == "too_short":
+        return RequestError(f"{where} is empty", param=where, code="invalid_value")
     message = finding["msg"]
     return RequestError(f"{where}: {message[:1].lower()}{message[1:]}", param=where or None, code="invalid_type")
 
