@@ -58,7 +58,7 @@ def test_lists(tmp_path):
     assert from_file(tmp_path, "keys: a").keys == ("a",)
 
 
-def test_names_in_files_may_have_dashes(tmp_path):
+def test_names_in_files_may_have_dashes_but_only_one_spelling_at_a_time(tmp_path):
     @dataclass(frozen=True)
     class Dashed:
         max_len: int = option(1, "length")
@@ -66,6 +66,9 @@ def test_names_in_files_may_have_dashes(tmp_path):
     file = tmp_path / "options.yaml"
     file.write_text("max-len: 5")
     assert resolve(Dashed, flags={}, environ={}, file=file).max_len == 5
+    file.write_text("max-len: 5\nmax_len: 6")
+    with pytest.raises(ConfigError, match="max_len is set twice"):
+        resolve(Dashed, flags={}, environ={}, file=file)
 
 
 @pytest.mark.parametrize(
@@ -96,6 +99,8 @@ def test_refusals(flags, environ, says):
         ("port: 1\nfmt: {", "is not valid YAML"),
         ("caching: 3", "caching in"),
         ("port: 1\nport-: 2", "unknown option"),
+        ("port: 1\nratio: 1\nport: 2", "port is set twice in"),
+        ("{port: 1, 'port': 2}", "port is set twice in"),
     ],
 )
 def test_refused_files(tmp_path, text, says):

@@ -82,7 +82,9 @@ def _read(file: Path, annotations: Mapping[str, Any]) -> dict[str, Any]:
     import yaml
 
     try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
+        content = yaml.safe_load(text)
+        root = yaml.compose(text, yaml.SafeLoader)  # which still has every key, unlike a dict
     except OSError as error:
         raise ConfigError(f"cannot read the configuration file {file}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -91,13 +93,15 @@ def _read(file: Path, annotations: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     if not isinstance(content, dict):
         raise ConfigError(f"{file} must hold option names and values, not a {type(content).__name__}")
+    names = [str(key.value).replace("-", "_") for key, _ in root.value]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"{name} is set twice in {file}")
     values = {}
     for key, value in content.items():
         name = str(key).replace("-", "_")
         if name not in annotations:
             raise ConfigError(f"unknown option {key!r} in {file}{env.nearest(name, annotations)}")
-        if name in values:
-            raise ConfigError(f"{name} is set twice in {file}")
         values[name] = value
     return values
 
