@@ -74,8 +74,10 @@ def test_names_in_files_may_have_dashes_but_only_one_spelling_at_a_time(tmp_path
 @pytest.mark.parametrize(
     ("flags", "environ", "says"),
     [
-        ({"port": "many"}, {}, "--port: 'many' is not valid"),
-        ({"port": "70000"}, {}, "--port: '70000' is not valid: expected `int` <= 65535"),
+        ({"port": "many"}, {}, "--port: 'many' is not valid: expected a whole number"),
+        ({"memory": "many"}, {}, "--memory: 'many' is not valid: expected a whole number"),
+        ({"ratio": "half"}, {}, "--ratio: 'half' is not valid: expected a number"),
+        ({"port": "70000"}, {}, "--port: '70000' is not valid: expected a whole number <= 65535"),
         ({"fmt": "int5"}, {}, "--fmt: 'int5' is not one of auto, int4"),
         ({}, {"TRIMARAN_PORT": "x"}, "TRIMARAN_PORT: 'x' is not valid"),
         ({}, {"TRIMARAN_CACHING": "maybe"}, "TRIMARAN_CACHING='maybe': expected true or false"),
@@ -97,7 +99,9 @@ def test_refusals(flags, environ, says):
         ("- port", "must hold option names and values, not a list"),
         ("port: [1]", "port in"),
         ("port: 1\nfmt: {", "is not valid YAML"),
-        ("caching: 3", "caching in"),
+        ("caching: 3", "is not valid: expected true or false"),
+        ("fmt: 3", "3 is not valid: expected text"),
+        ("keys: 5", "the value is not valid: expected text or a list of texts"),
         ("port: 1\nport-: 2", "unknown option"),
         ("port: 1\nratio: 1\nport: 2", "port is set twice in"),
         ("{port: 1, 'port': 2}", "port is set twice in"),

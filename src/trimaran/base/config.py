@@ -20,6 +20,8 @@ from trimaran.base.errors import ConfigError
 T = TypeVar("T")
 
 _SIZES = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
+_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+_LIMIT = re.compile(r"[<>]=? \S+")  # at the end of msgspec's message
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([kmgKMG])")
 
 
@@ -93,6 +95,7 @@ def _read(file: Path, annotations: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     if not isinstance(content, dict):
         raise ConfigError(f"{file} must hold option names and values, not a {type(content).__name__}")
+    assert isinstance(root, yaml.MappingNode)
     names = [str(key.value).replace("-", "_") for key, _ in root.value]
     for name in names:
         if names.count(name) > 1:
@@ -104,6 +107,12 @@ def _read(file: Path, annotations: Mapping[str, Any]) -> dict[str, Any]:
             raise ConfigError(f"unknown option {key!r} in {file}{env.nearest(name, annotations)}")
         values[name] = value
     return values
+
+
+def _in_words(annotation: Any) -> str:
+    if is_list(annotation):
+        return "text or a list of texts"
+    return " or ".join(word for kind, word in _WORDS.items() if kind in scalar_types(annotation))
 
 
 def _convert(kind: type, name: str, value: Any, annotation: Any, place: str) -> Any:
@@ -120,7 +129,9 @@ def _convert(kind: type, name: str, value: Any, annotation: Any, place: str) -> 
         converted = msgspec.convert(value, annotation, strict=False)
     except msgspec.ValidationError as error:
         shown = repr(value) if field.repr else "the value"
-        raise ConfigError(f"{place}: {shown} is not valid: {str(error)[:1].lower()}{str(error)[1:]}") from None
+        limit = _LIMIT.search(str(error))
+        expected = _in_words(annotation) + (f" {limit[0]}" if limit else "")
+        raise ConfigError(f"{place}: {shown} is not valid: expected {expected}") from None
     choices = field.metadata["choices"]
     if choices and converted is not None and converted not in choices:
         raise ConfigError(f"{place}: {value!r} is not one of {', '.join(choices)}")
