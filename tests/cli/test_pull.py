@@ -4,7 +4,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from trimaran.base.errors import OfflineError, SourceError
+from trimaran.base.errors import CheckpointError, OfflineError, SourceError
 from trimaran.cli.pull import pull
 
 app = typer.Typer()
@@ -17,6 +17,16 @@ def test_it_prints_the_path_and_nothing_else(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, [str(model)])
     assert result.exit_code == 0
     assert result.stdout == f"{model}\n"
+
+
+def test_a_path_to_no_model_fails(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("hello")
+    for path in (tmp_path, tmp_path / "README.md"):
+        result = CliRunner().invoke(app, [str(path)])
+        assert isinstance(result.exception, CheckpointError)
+        assert ".gguf" in str(result.exception)
+        assert ".safetensors" in str(result.exception)
+        assert result.stdout == ""
 
 
 def test_offline_without_the_model_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from trimaran.checkpoint.checkpoint import Checkpoint
 from trimaran.checkpoint.gguf import MAGIC, read_gguf
 from trimaran.checkpoint.safetensors import INDEX, read_safetensors
 
+_SAFETENSORS = (".safetensors", ".safetensors.index.json")
 PICKLED = frozenset({".bin", ".pt", ".pth", ".pkl", ".ckpt"})
 
 
@@ -16,25 +17,33 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
     Raises ``CheckpointError`` when nothing fits, when a directory leaves a choice, and on every fault in the files.
     Pickled files are refused: loading one runs whatever code it holds.
     """
-    path = Path(path)
+    file = model_file(Path(path))
     try:
-        return _open(path)
+        return read_safetensors(file) if file.name.endswith(_SAFETENSORS) else read_gguf(file)
+    except OSError as error:
+        raise CheckpointError(f"cannot read {file}: {error.strerror or error}") from error
+
+
+def model_file(path: Path) -> Path:
+    """The file that ``open_checkpoint`` reads for ``path``, found by names and first bytes; raises as it does."""
+    try:
+        return _find(path)
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from error
 
 
-def _open(path: Path) -> Checkpoint:
+def _find(path: Path) -> Path:
     if path.is_dir():
         path = _choose(path)
     if not path.is_file():
         raise CheckpointError(f"{path} does not exist")
     if path.suffix in PICKLED:
         raise CheckpointError(f"{path} {_REFUSAL}")
-    if path.name.endswith((".safetensors", ".safetensors.index.json")):
-        return read_safetensors(path)
+    if path.name.endswith((".gguf", *_SAFETENSORS)):
+        return path
     with path.open("rb") as file:
-        if path.suffix == ".gguf" or file.read(4) == MAGIC:
-            return read_gguf(path)
+        if file.read(4) == MAGIC:
+            return path
     raise CheckpointError(f"{path} is neither a .gguf nor a .safetensors file")
 
 

@@ -27,6 +27,9 @@ def pull(
       trimaran pull hf:HuggingFaceTB/SmolLM2-135M-Instruct@main
       MODEL=$(trimaran pull smollm2 --offline) && ls -l "$MODEL"
     """
+    from trimaran.checkpoint.open import model_file
     from trimaran.checkpoint.sources import resolve
 
-    print(resolve(model, offline=offline).path)
+    path = resolve(model, offline=offline).path
+    model_file(path)  # a path may lead to anything
+    print(path)
