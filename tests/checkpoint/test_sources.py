@@ -142,11 +142,18 @@ def test_local_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert resolve("~/folder", offline=True).path == tmp_path / "folder"
 
 
-@pytest.mark.parametrize("model", ["absent", "./absent.gguf", "x" * 5000, "~nobody-of-this-name/m", "a\x00b"])
+@pytest.mark.parametrize("model", ["absent", "org/absent", "x" * 5000, "a\x00b"])
 def test_an_unknown_model_says_what_there_could_be(model: str) -> None:
     with pytest.raises(SourceError, match="catalogue name") as raised:
         resolve(model)
     assert "pypi:NAME==VERSION#FILE" in str(raised.value)
+
+
+@pytest.mark.parametrize("model", ["./absent", "absent.gguf", "/absent/x", "~nobody-of-this-name/m"])
+def test_a_path_that_leads_nowhere_is_named(model: str) -> None:
+    with pytest.raises(SourceError) as raised:
+        resolve(model)
+    assert str(raised.value) == f"no such file or directory: {model!r}"
 
 
 def test_a_misspelt_name_gets_a_suggestion() -> None:

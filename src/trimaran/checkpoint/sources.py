@@ -93,6 +93,8 @@ def _local(model: str) -> LocalModel:
         path = Path(model).expanduser().absolute()  # links are kept: they may lead to a name without its suffix
         if path.exists():
             return LocalModel(path.name if path.is_dir() else path.stem, path)
+    if model.startswith((".", "/", "~")) or model.endswith((".gguf", ".safetensors")):
+        raise SourceError(f"no such file or directory: {model!r}")
     close = difflib.get_close_matches(model, load_catalog(), n=1)
     hint = f" (did you mean {close[0]}?)" if close else ""
     raise SourceError(f"no model {model!r}{hint}. A model is {SHAPES}")
