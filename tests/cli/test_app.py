@@ -45,6 +45,11 @@ def test_the_version_alone():
     assert run("--version").stdout == f"{__version__}\n"
 
 
+def test_a_misspelt_command_gets_a_suggestion():
+    assert "no command 'chta'; did you mean chat?" in run("chta").stderr
+    assert "no command 'xyzzy'\n" in run("xyzzy").stderr
+
+
 def test_an_unknown_command_or_flag_is_a_user_error():
     for arguments in (["serv"], ["version", "--jsn"], ["generate"]):
         result = run(*arguments)

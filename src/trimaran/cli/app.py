@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from trimaran import __version__
+from trimaran.base.env import nearest
 from trimaran.base.errors import ConfigError, RequestError, TrimaranError
 
 COMMANDS = {  # name: (what runs it, one line for --help)
@@ -45,6 +46,11 @@ class CommandGroup(TyperGroup):
         built = typer.main.get_command(app)
         built.name = cmd_name
         return built
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] not in COMMANDS:
+            ctx.fail(f"no command {args[0]!r}{nearest(args[0], COMMANDS)}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
