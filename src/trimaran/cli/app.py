@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 from trimaran import __version__
 from trimaran.base.env import nearest
 from trimaran.base.errors import ConfigError, RequestError, TrimaranError
+from trimaran.cli.vllm_flags import INSTEAD
 
 COMMANDS = {  # name: (what runs it, one line for --help)
     "pull": ("trimaran.cli.pull:pull", "Fetch a model into the cache, verify it, and print its path."),
@@ -50,6 +51,10 @@ class CommandGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args[0] not in COMMANDS:
             ctx.fail(f"no command {args[0]!r}{nearest(args[0], COMMANDS)}")
+        if args[0] == "serve":
+            for flag in (argument.partition("=")[0] for argument in args):
+                if flag in INSTEAD:
+                    ctx.fail(f"no such option: {flag}; {INSTEAD[flag]}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
