@@ -4,10 +4,9 @@ import dataclasses
 import re
 from pathlib import Path
 
+from trimaran.server.metrics import Metrics
 from trimaran.server.openai.schema import ChatRequest, CompletionRequest
 from trimaran.server.options import ServeOptions
-
-from .test_probes import METRICS
 
 DOC = (Path(__file__).parents[2] / "docs" / "server.md").read_text()
 
@@ -18,7 +17,20 @@ def test_options():
 
 
 def test_metrics():
-    assert set(re.findall(r"`(trimaran_\w+)`", DOC)) == set(METRICS)
+    metrics = Metrics()
+    metrics.requests.labels("/health", "200").inc()  # a family with labels has no sample before
+    exported = {}
+    for family in metrics.registry.collect():
+        name = family.name + ("_total" if family.type == "counter" else "")
+        exported[name] = family.type, [label for label in family.samples[0].labels if label != "le"]
+    rows = re.findall(r"^\| `(trimaran_\w+)` \| (\w+) \|(.*?)\|", DOC, re.MULTILINE)
+    assert {name: (kind, re.findall(r"`(\w+)`", labels)) for name, kind, labels in rows} == exported
+    assert len(rows) == len(exported)
+
+
+def test_values_of_labels():
+    for value in ("other", "499", "/v1/models/{model}"):
+        assert f"`{value}`" in DOC
 
 
 def test_fields():
