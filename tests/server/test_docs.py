@@ -1,13 +1,20 @@
 """``docs/server.md`` names every option, metric and supported field, and no option that is not there."""
 
 import dataclasses
+import math
 import re
 from pathlib import Path
 
+import msgspec
+import pytest
+
+from trimaran.base.errors import RequestError
+from trimaran.base.sampling import SamplingParams
 from trimaran.server.metrics import Metrics
 from trimaran.server.openai.schema import ChatRequest, CompletionRequest
 from trimaran.server.options import ServeOptions
 
+NUMBERS = (int, float, int | None)
 DOC = (Path(__file__).parents[2] / "docs" / "server.md").read_text()
 
 
@@ -31,6 +38,23 @@ def test_metrics():
 def test_values_of_labels():
     for value in ("other", "499", "/v1/models/{model}"):
         assert f"`{value}`" in DOC
+
+
+def test_ranges():
+    """What the table allows is taken and what is next to it refused."""
+    rows = re.findall(r"^\| `(\w+)` \| (-?\d\S*) \| ([^|]+) \| ([^|]+) \|$", DOC, re.MULTILINE)
+    kinds = {field.name: field.type for field in msgspec.structs.fields(SamplingParams)}
+    assert {name for name, *_ in rows} == {name for name, kind in kinds.items() if kind in NUMBERS}
+    for name, least, most, default in rows:
+        number = float if kinds[name] is float else int
+        value = getattr(SamplingParams(), name)
+        assert default == "see below" or value == (None if default == "none" else number(default.partition(":")[0]))
+        bounds = [number(least)] + ([number(most)] if most[-1].isdigit() else [])
+        for bound, step in zip(bounds, (-1, 1), strict=False):
+            assert getattr(SamplingParams(**{name: bound}), name) == bound
+            beyond = math.nextafter(bound, step * math.inf) if number is float else bound + step
+            with pytest.raises(RequestError):
+                SamplingParams(**{name: beyond})
 
 
 def test_fields():
