@@ -128,6 +128,7 @@ def test_stop_lets_running_requests_finish(byte_model, caplog):
         eventually(lambda: server.http.get("/ready").status_code == 503)
         refused = server.http.post("/v1/completions", json={"model": NAME, "prompt": "x"})
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "stopping")
+        assert server.http.get("/v1/models").status_code == 200
         assert list(stream)[-1].choices[0].finish_reason == "length"
         assert whole.join().choices[0].finish_reason == "length"
         assert server.join() == 0
