@@ -1,4 +1,4 @@
-"""``trimaran bench``: speed, beside the machine's physical floor and beside a peer measured in the same run."""
+"""``trimaran bench``: speed beside the machine's physical floor and a peer, and of any server under load."""
 
 import json
 from enum import StrEnum
@@ -104,6 +104,92 @@ def throughput(
 
     cases = throughput_cases(_numbers("--sequences", sequences), depth, steps, requests)
     _measure(cases, model, weight_format, kv_cache_dtype, threads, rounds, peer, peers_dir, as_json)
+
+
+@app.command()
+def serve(
+    url: Annotated[str, typer.Option(help="The server, with or without /v1.")] = "http://127.0.0.1:8000",
+    model: Annotated[
+        str | None, typer.Option(help="Its model; default: the first it names.", show_default=False)
+    ] = None,
+    api_key: Annotated[
+        str | None, typer.Option(envvar="TRIMARAN_API_KEY", help="Its key.", show_default=False, show_envvar=True)
+    ] = None,
+    rate: Annotated[
+        float | None, typer.Option(min=1e-6, help="Open loop: requests a second, at Poisson times.", show_default=False)
+    ] = None,
+    concurrency: Annotated[
+        int | None, typer.Option(min=1, max=4096, help="Closed loop: so many at a time; default 1.", show_default=False)
+    ] = None,
+    requests: Annotated[int, typer.Option(min=1, help="Requests, or at most so many of the trace.")] = 100,
+    prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each prompt.")] = 128,
+    output_tokens: Annotated[int, typer.Option(min=1, help="Tokens to ask for (max_tokens).")] = 128,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            help="CSV with TIMESTAMP,ContextTokens,GeneratedTokens: lengths, and times unless --rate or --concurrency.",
+            show_default=False,
+        ),
+    ] = None,
+    time_scale: Annotated[
+        float, typer.Option(min=0, max=1e6, help="Multiplies the trace's times; 0.5: twice as fast.")
+    ] = 1.0,
+    chat: Annotated[bool, typer.Option("--chat", help="/v1/chat/completions; prompts are words.")] = False,
+    text: Annotated[
+        bool, typer.Option("--text", help="Prompts are words, for servers that take no token ids.")
+    ] = False,
+    ignore_eos: Annotated[
+        bool, typer.Option("--ignore-eos", help="Never stop early, where the server knows ignore_eos.")
+    ] = False,
+    vocab: Annotated[int, typer.Option(min=2, help="Token ids of prompts are below this.")] = 30_000,
+    goodput: Annotated[str, typer.Option(help="Goals in ms: ttft, tpot, e2e.", show_default=False)] = "",
+    warm_up: Annotated[int, typer.Option(min=0, help="Requests sent one by one before, uncounted.")] = 1,
+    timeout: Annotated[float, typer.Option(min=0.001, max=86400, help="Seconds that a request may take.")] = 300.0,
+    seed: Annotated[int, typer.Option(help="Of the arrival times; prompts are new in every run.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Load an OpenAI server, ours or another's: TTFT, TPOT, gaps, throughput and goodput.
+
+    Streams /v1/completions, greedy. Prompts are random token ids of exact length, so that no prefix cache helps; with
+    words (--chat, --text) a length is only about right. Ctrl-C ends the load and prints what there is. The exit status
+    is 1 when a request failed.
+
+    \b
+    Examples:
+      trimaran bench serve --concurrency 32 --requests 128 --ignore-eos
+      trimaran bench serve --rate 4 --goodput "ttft:100 tpot:20"
+      trimaran bench serve --trace AzureLLMInferenceTrace_conv.csv --time-scale 2 --requests 500
+      trimaran bench serve --url https://llm.example.org --model m --text --rate 1 --json
+    """
+    import asyncio
+
+    from rich.console import Console
+
+    from trimaran.bench.arrivals import Job, poisson, read_trace
+    from trimaran.bench.load import Target, load
+    from trimaran.bench.serving import Figures, parse_goals
+
+    if rate is not None and concurrency is not None:
+        raise typer.BadParameter("--rate (open loop) and --concurrency (closed loop) exclude each other")
+    goals = parse_goals(goodput)
+    jobs = read_trace(trace, requests, time_scale) if trace else [Job(prompt_tokens, output_tokens)] * requests
+    lengths = f"lengths of {trace.name}" if trace else f"{prompt_tokens} tokens in, up to {output_tokens} out"
+    if rate is not None:
+        jobs, arrivals = poisson(jobs, rate, seed), f"Poisson, {rate:g} requests/s"
+    elif trace and concurrency is None:
+        arrivals = f"times of the trace x {time_scale:g}"
+    else:
+        concurrency = concurrency or 1
+        arrivals = f"{concurrency} at a time"
+    target = Target(url, model, api_key, chat, text, ignore_eos, vocab, timeout)
+    with Console(stderr=True).status("starting") as status:
+        loaded = asyncio.run(load(target, jobs, concurrency, warm_up, lambda text: status.update(text)))
+    figures = Figures(loaded, goals, f"{len(jobs)} requests, {arrivals}, {lengths}")
+    print(json.dumps(figures.to_json(), indent=2) if as_json else figures.to_text())
+    if loaded.interrupted:
+        raise typer.Exit(130)
+    if any(timing.error for timing in loaded.timings):
+        raise typer.Exit(1)
 
 
 def _numbers(option: str, text: str) -> list[int]:
