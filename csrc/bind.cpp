@@ -87,6 +87,11 @@ void run(Program& p, const Array<int32_t, 1>& tokens, const Array<int32_t, 1>& s
   p.run(arrays, want_logits);
 }
 
+auto profile_view(Program& p) {
+  const std::vector<double>& seconds = p.profile();
+  return nb::ndarray<nb::numpy, const double, nb::ndim<1>>(seconds.data(), {seconds.size()});
+}
+
 auto greedy_view(const Program& p) {
   return nb::ndarray<nb::numpy, const int32_t, nb::ndim<1>>(p.greedy(), {size_t(p.options().limits.max_sequences)});
 }
@@ -160,6 +165,8 @@ NB_MODULE(_native, m) {
       .def("run", &run, nb::arg("tokens").noconvert(), nb::arg("starts").noconvert(), nb::arg("contexts").noconvert(),
            nb::arg("slots").noconvert(), nb::arg("page_table").noconvert(), nb::arg("logits_rows").noconvert(),
            nb::arg("want_logits"), "One step. ValueError names the first input that is out of range.")
+      .def("profile", &profile_view, nb::rv_policy::reference_internal,
+           "Times every op from now on: seconds of the last step by op, as one view for ever. Call after finish().")
       .def("greedy_view", &greedy_view, nb::rv_policy::reference_internal,
            "Arg-max ids of the last step, as one view for ever.")
       .def("logits_view", &logits_view, nb::rv_policy::reference_internal,

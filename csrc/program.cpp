@@ -1,6 +1,7 @@
 #include "program.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <limits>
 #include <stdexcept>
@@ -131,9 +132,23 @@ void Program::run(const StepArrays& arrays, bool want_logits) {
   for (AttentionPlan& plan : plans_) plan.cut(step_);
   for (Worker& w : workers_) w.has_best = false;
   team_.run([this](Team::Member& m) {
-    for (const Op& op : ops_) std::visit([&](const auto& o) { run_op(o, m); }, op);
+    using Clock = std::chrono::steady_clock;
+    double* seconds = m.id == 0 && !op_seconds_.empty() ? op_seconds_.data() : nullptr;
+    auto before = seconds ? Clock::now() : Clock::time_point();
+    for (const Op& op : ops_) {
+      std::visit([&](const auto& o) { run_op(o, m); }, op);
+      if (!seconds) continue;
+      const auto now = Clock::now();
+      *seconds++ = std::chrono::duration<double>(now - before).count();
+      before = now;
+    }
   });
   collect_greedy();
+}
+
+const std::vector<double>& Program::profile() {
+  op_seconds_.resize(ops_.size());
+  return op_seconds_;
 }
 
 template <class Work>

@@ -79,6 +79,10 @@ class Program {
   // Runs one step. Throws std::invalid_argument on inputs out of range.
   void run(const StepArrays& arrays, bool want_logits);
 
+  // From now on every op is timed on member 0, its wait for the others included. After each step the vector, by op,
+  // holds the seconds of that step. Call after finish(); the vector never moves again.
+  const std::vector<double>& profile();
+
   const int32_t* greedy() const { return greedy_.data(); }
   float* logits() const { return reinterpret_cast<float*>(logits_.data()); }
   int logits_stride() const { return round_up(options_.limits.vocab, kStrip); }
@@ -135,6 +139,7 @@ class Program {
   HugeMemory pages_, logits_;
   Activations rows_{};  // prepared rows of the running linear
   std::vector<int32_t> greedy_;
+  std::vector<double> op_seconds_;  // of the last step; empty: ops are not timed
   Step step_;
   bool want_logits_ = false;
 };

@@ -1,8 +1,9 @@
 """Every ``TRIMARAN_*`` environment variable there is, in one place.
 
-``HOME`` and ``OFFLINE`` are read by ``checkpoint/environment.py``, ``ISA`` by the native executor. Beside these, each
-option of a command can be set as ``TRIMARAN_<OPTION>`` (``base/config.py``): ``TRIMARAN_PORT=9000`` is ``--port 9000``.
-A ``TRIMARAN_*`` name that is neither is an error, so that a typing mistake never goes unnoticed.
+``HOME`` and ``OFFLINE`` are read by ``checkpoint/environment.py``, ``ISA`` and ``PROFILE`` by the native
+executor. Beside these, each option of a command can be set as ``TRIMARAN_<OPTION>`` (``base/config.py``):
+``TRIMARAN_PORT=9000`` is ``--port 9000``. A ``TRIMARAN_*`` name that is neither is an error, so that a typing mistake
+never goes unnoticed.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,6 +17,7 @@ VARIABLES: dict[str, str] = {
     "TRIMARAN_HOME": "where models are kept; default: trimaran/ under the XDG cache",
     "TRIMARAN_OFFLINE": "true: open no socket to fetch a model",
     "TRIMARAN_ISA": "instruction set of the native executor: generic, avx2 or avx512; default: the best there is",
+    "TRIMARAN_PROFILE": "true: the native executor times every op and prints a table to stderr when it closes",
 }
 
 

@@ -1,15 +1,18 @@
 """The CPU executor: lowers a program to the compiled core (``csrc/``) and runs one native call per step."""
 
 import os
+import sys
 from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
 
+from trimaran.base.env import truth
 from trimaran.base.errors import ConfigError, UnsupportedError
 from trimaran.base.formats import GROUP, ActivationFormat
 from trimaran.kernels.dequantise import dequantise
 from trimaran.kernels.native_lowering import FusedLinear, Lowered, Slots, lower, plan_slots
+from trimaran.kernels.native_profile import Profile
 from trimaran.kernels.program import (
     Add,
     Attention,
@@ -39,9 +42,9 @@ NONE = -1  # the core's "no such part"
 class NativeExecutor:
     """Runs a program on the CPU, with AVX-512 VNNI, AVX2 or plain C++.
 
-    ``TRIMARAN_ISA`` forces one of them. Weights are packed once; the arrays that were given are not kept. Raises
-    ``CheckpointError`` for weights that do not fit the program, ``UnsupportedError`` for shapes that the kernels do
-    not have, ``ConfigError`` for bad options.
+    ``TRIMARAN_ISA`` forces one of them; with ``TRIMARAN_PROFILE`` ops are timed (``native_profile.py``). Weights are
+    packed once; the arrays that were given are not kept. Raises ``CheckpointError`` for weights that do not fit the
+    program, ``UnsupportedError`` for shapes that the kernels do not have, ``ConfigError`` for bad options.
     """
 
     name = "native"
@@ -51,6 +54,7 @@ class NativeExecutor:
         check_weights(program, weights)
         _check_shapes(program, weights)
         self.isa = choose_isa(os.environ)
+        profiled = truth("TRIMARAN_PROFILE", os.environ.get("TRIMARAN_PROFILE") or "false")
         self.threads = options.threads or len(os.sched_getaffinity(0))
         self.num_pages = options.num_pages
         self.page_size = options.page_size
@@ -64,6 +68,7 @@ class NativeExecutor:
         self.kv_bytes = self._core.kv_bytes
         self._greedy = self._core.greedy_view()
         self._logits = self._core.logits_view()
+        self._profile = Profile(program, weights, options.kv_format, core.profile()) if profiled else None
 
     def run(self, step: StepInputs) -> StepOutputs:
         """See ``Executor.run``. ``ValueError`` names the first input out of range, ``TypeError`` a wrong dtype."""
@@ -72,11 +77,16 @@ class NativeExecutor:
         self._core.run(
             step.tokens, step.starts, step.contexts, step.slots, step.page_table, step.logits_rows, step.want_logits
         )
+        if self._profile is not None:
+            self._profile.record(step)
         rows = len(step.logits_rows)
         return StepOutputs(self._greedy[:rows].copy(), self._logits[:rows, : self._vocab] if step.want_logits else None)
 
     def close(self) -> None:
-        """Ends the threads and frees the memory, unless logits of the last step are still held."""
+        """Ends the threads and frees the memory, unless logits of the last step are still held. Prints the profile."""
+        if self._profile is not None:
+            print(self._profile.table(), end="", file=sys.stderr)
+            self._profile = None
         self._core = None
         self._greedy = np.zeros(0, np.int32)
         self._logits = np.zeros((0, 0), np.float32)

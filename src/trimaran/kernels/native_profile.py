@@ -1,0 +1,175 @@
+"""Where the time of the CPU executor goes: the table that ``TRIMARAN_PROFILE=1`` prints to stderr at ``close``.
+
+The core only times each op of a step (on the calling thread, waiting for the others included). Names, bytes and
+operations are worked out here, from the program and the steps' shapes. They are what an op has to move and compute at
+least, not what it does: a step reads each of its weights once and each cached token of a sequence once, and a
+multiplication and an addition are two operations. So GB/s and GOP/s can be held against the limits of the machine.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from trimaran.base.formats import GROUP, KVFormat
+from trimaran.kernels.native_lowering import FusedLinear, Lowered, lower
+from trimaran.kernels.program import Add, Attention, Embed, Linear, Logits, Program, RmsNorm, SwiGLU, TakeRows
+from trimaran.kernels.step import StepInputs
+from trimaran.kernels.weights import Weight
+
+Float64 = npt.NDArray[np.float64]
+
+PHASES = ("1 row", "2 to 64 rows", "more than 64 rows")
+HEADER = ("op", "calls", "us/step", "share", "MB/step", "GB/s", "MOP/step", "GOP/s")
+
+
+@dataclass(frozen=True)
+class _Cost:
+    """What an op reads and computes: bytes and operations by what they grow with."""
+
+    kind: str
+    logits_rows: bool = False  # its rows are those that need logits: without any, it is not called
+    bytes_of_call: int = 0
+    bytes_of_row: int = 0
+    bytes_of_token: int = 0  # in the cache
+    ops_of_row: int = 0
+    ops_of_score: int = 0
+
+
+@dataclass
+class _Phase:
+    """What the steps of one phase add up to."""
+
+    seconds: Float64  # by op
+    steps: int = 0
+    rows: int = 0
+    steps_with_logits: int = 0
+    logits_rows: int = 0
+    tokens: int = 0  # whose keys and values attention reads, those of the step included
+    scores: int = 0  # pairs of a row and a token that it attends to
+
+    def add(self, step: StepInputs, seconds: Float64) -> None:
+        counts = np.diff(step.starts).astype(np.int64)
+        contexts = step.contexts.astype(np.int64)
+        self.seconds += seconds
+        self.steps += 1
+        self.rows += len(step.tokens)
+        self.steps_with_logits += len(step.logits_rows) > 0
+        self.logits_rows += len(step.logits_rows)
+        self.tokens += int((counts + contexts)[counts > 0].sum())
+        self.scores += int((counts * contexts + counts * (counts + 1) // 2).sum())
+
+
+@dataclass
+class _Line:
+    """One line of the table: all ops of a kind, in all steps of a phase."""
+
+    calls: int = 0
+    seconds: float = 0.0
+    bytes: int = 0
+    operations: int = 0
+
+    def add(self, cost: _Cost, phase: _Phase, seconds: float) -> None:
+        calls = phase.steps_with_logits if cost.logits_rows else phase.steps
+        rows = phase.logits_rows if cost.logits_rows else phase.rows
+        self.calls += calls
+        self.seconds += seconds
+        self.bytes += cost.bytes_of_call * calls + cost.bytes_of_row * rows + cost.bytes_of_token * phase.tokens
+        self.operations += cost.ops_of_row * rows + cost.ops_of_score * phase.scores
+
+    def plus(self, other: "_Line") -> "_Line":
+        return _Line(
+            self.calls + other.calls,
+            self.seconds + other.seconds,
+            self.bytes + other.bytes,
+            self.operations + other.operations,
+        )
+
+    def cells(self, kind: str, steps: int, total: float) -> tuple[str, ...]:
+        moved = (_figure(self.bytes / steps / 1e6), _rate(self.bytes, self.seconds)) if self.bytes else ("", "")
+        done = (_figure(self.operations / steps / 1e6), _rate(self.operations, self.seconds))
+        time = (f"{self.seconds / steps * 1e6:.1f}", f"{self.seconds / total:.1%}" if total else "")
+        return kind, str(self.calls), *time, *moved, *(done if self.operations else ("", ""))
+
+
+class Profile:
+    """Adds up the steps of one executor. ``seconds`` is the core's view of the last step's time by op."""
+
+    def __init__(self, program: Program, weights: Mapping[str, Weight], kv_format: KVFormat, seconds: Float64) -> None:
+        self._costs = [_cost(op, weights, kv_format) for op in lower(program)]
+        self._seconds = seconds
+        self._phases = [_Phase(np.zeros(len(self._costs))) for _ in PHASES]
+        assert len(seconds) == len(self._costs), "the core has other ops than the program"
+
+    def record(self, step: StepInputs) -> None:
+        """Counts ``step``, which the core has just run; a step without rows has no phase."""
+        rows = len(step.tokens)
+        if rows:
+            self._phases[0 if rows == 1 else 1 if rows <= 64 else 2].add(step, self._seconds)
+
+    def table(self) -> str:
+        """The text to print: of each phase that had steps a line per kind of op, in program order, and their sum."""
+        phases = zip(PHASES, self._phases, strict=True)
+        return "".join(self._part(title, phase) for title, phase in phases if phase.steps)
+
+    def _part(self, title: str, phase: _Phase) -> str:
+        lines: dict[str, _Line] = {}
+        for cost, seconds in zip(self._costs, phase.seconds.tolist(), strict=True):
+            lines.setdefault(cost.kind, _Line()).add(cost, phase, seconds)
+        everything = _Line()
+        for line in lines.values():
+            everything = everything.plus(line)
+        lines["all"] = everything
+        cells = [HEADER, *(line.cells(kind, phase.steps, everything.seconds) for kind, line in lines.items())]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        text = f"profile, steps of {title}: {phase.steps} steps, {phase.rows / phase.steps:.1f} rows on average\n"
+        for first, *others in cells:
+            row = [first.ljust(widths[0]), *(cell.rjust(n) for cell, n in zip(others, widths[1:], strict=True))]
+            text += "  ".join(row).rstrip() + "\n"
+        return text + "\n"
+
+
+def _cost(op: Lowered, weights: Mapping[str, Weight], kv_format: KVFormat) -> _Cost:
+    match op:
+        case FusedLinear():
+            outputs, inputs = weights[op.weight].shape
+            return _Cost(
+                op.weight.rpartition(".")[2],
+                op.gather or op.x.logits_rows,
+                bytes_of_call=outputs * _bytes_of_row(weights[op.weight]),
+                ops_of_row=2 * outputs * inputs,
+            )
+        case Embed():
+            return _Cost("embed", bytes_of_row=_bytes_of_row(weights[op.weight]))
+        case Attention():
+            return _Cost(
+                "attention",
+                bytes_of_token=2 * op.kv_heads * op.head_dim * kv_format.itemsize,
+                ops_of_score=4 * op.heads * op.head_dim,
+            )
+        case RmsNorm():
+            return _Cost("rms_norm", op.out.logits_rows)
+        case SwiGLU():
+            return _Cost("swiglu", op.out.logits_rows)
+        case Add():
+            return _Cost("add", op.out.logits_rows)
+        case TakeRows():
+            return _Cost("take_rows", logits_rows=True)
+        case Logits():
+            return _Cost("logits", logits_rows=True)
+        case Linear():
+            raise AssertionError("lowering leaves no plain linear")
+
+
+def _bytes_of_row(weight: Weight) -> int:
+    """Of one output of a matrix, scales included."""
+    return weight.shape[1] * weight.fmt.group_bytes // GROUP
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.3f}" if value < 1 else f"{value:,.1f}"
+
+
+def _rate(amount: int, seconds: float) -> str:
+    return f"{amount / seconds / 1e9:,.1f}" if seconds else ""
