@@ -5,8 +5,8 @@ operations are worked out here, from the program and the steps' shapes. They are
 least, not what it does: a step reads each of its weights once and each cached token of a sequence once, and a
 multiplication and an addition are two operations. So GB/s and GOP/s can be held against the limits of the machine.
 
-Only on quiet cores: where another job takes the calling thread's core, the op that it stood in is charged for the pause,
-and ops that the other threads finished meanwhile look free.
+Only on quiet cores: where another job takes the calling thread's core, the op that it stood in is charged for the
+pause, and ops that the other threads finished meanwhile look free.
 """
 
 from collections.abc import Mapping
