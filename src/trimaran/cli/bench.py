@@ -7,34 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trimaran.cli import flags
+from trimaran.cli.flags import Pages, Weights
+
 if TYPE_CHECKING:
     from trimaran.bench.cases import Case
 
 app = typer.Typer(no_args_is_help=True, help="Measure speed, with its share of the machine's floor.")
 
 
-class Weights(StrEnum):
-    AUTO = "auto"
-    FP32 = "fp32"
-    BF16 = "bf16"
-    INT8 = "int8"
-    INT4 = "int4"
-    INT4Z = "int4z"
-
-
-class Pages(StrEnum):
-    AUTO = "auto"
-    BF16 = "bf16"
-    FP32 = "fp32"
-
-
 class Peer(StrEnum):
     LLAMA_CPP = "llama.cpp"
 
 
-Model = Annotated[str, typer.Argument(help="Catalogue name, source or path of the model.", show_default=False)]
-WeightOption = Annotated[Weights, typer.Option("--weight-format", help="How weights are held; auto: as in the file.")]
-PageOption = Annotated[Pages, typer.Option("--kv-cache-dtype", help="How keys and values are held; auto: bf16.")]
 Threads = Annotated[int, typer.Option(min=0, help="Compute threads, for peers too; 0: one per core.")]
 Rounds = Annotated[int, typer.Option(min=1, help="Repeats of everything; medians are reported.")]
 PeerOption = Annotated[
@@ -46,12 +31,12 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, with every rou
 
 @app.command()
 def latency(
-    model: Model,
+    model: flags.Model,
     length: Annotated[str, typer.Option(help="Prompt lengths to prefill, comma-separated.")] = "16,512,2048",
     depth: Annotated[str, typer.Option(help="Context lengths to decode at, comma-separated.")] = "128,2048",
     steps: Annotated[int, typer.Option(min=1, help="Decode steps.")] = 64,
-    weight_format: WeightOption = Weights.AUTO,
-    kv_cache_dtype: PageOption = Pages.AUTO,
+    weight_format: flags.WeightFormat = Weights.AUTO,
+    kv_cache_dtype: flags.KVCacheDtype = Pages.AUTO,
     threads: Threads = 0,
     rounds: Rounds = 3,
     peer: PeerOption = None,
@@ -77,13 +62,13 @@ def latency(
 
 @app.command()
 def throughput(
-    model: Model,
+    model: flags.Model,
     sequences: Annotated[str, typer.Option(help="How many decode together, comma-separated.")] = "1,4,8,16,32,64",
     depth: Annotated[int, typer.Option(min=1, help="Prompt tokens of each sequence.")] = 128,
     steps: Annotated[int, typer.Option(min=1, help="Decode steps.")] = 32,
     requests: Annotated[int, typer.Option(min=1, help="Requests of the mixed case.")] = 64,
-    weight_format: WeightOption = Weights.AUTO,
-    kv_cache_dtype: PageOption = Pages.AUTO,
+    weight_format: flags.WeightFormat = Weights.AUTO,
+    kv_cache_dtype: flags.KVCacheDtype = Pages.AUTO,
     threads: Threads = 0,
     rounds: Rounds = 3,
     peer: PeerOption = None,
