@@ -2,9 +2,16 @@
 
 #include <stdexcept>
 
+#ifdef TRIMARAN_AVX_VNNI
+#include <cpuid.h>
+#endif
+
 namespace trimaran {
 
 namespace avx512 {
+extern const Kernels kTable;
+}
+namespace avx_vnni {
 extern const Kernels kTable;
 }
 namespace avx2 {
@@ -13,6 +20,19 @@ extern const Kernels kTable;
 namespace generic {
 extern const Kernels kTable;
 }
+
+namespace {
+
+#ifdef TRIMARAN_AVX_VNNI
+// Not among the names that older compilers' __builtin_cpu_supports knows: leaf 7, subleaf 1, EAX bit 4. Whether the
+// system keeps 256-bit registers is part of its answer for "avx2".
+bool has_avx_vnni() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) && (eax >> 4 & 1);
+}
+#endif
+
+}  // namespace
 
 const std::vector<const Kernels*>& usable_kernels() {
   static const std::vector<const Kernels*> usable = [] {
@@ -25,6 +45,9 @@ const std::vector<const Kernels*>& usable_kernels() {
         __builtin_cpu_supports("avx512vnni")) {
       list.push_back(&avx512::kTable);
     }
+#ifdef TRIMARAN_AVX_VNNI
+    if (avx2_base && has_avx_vnni()) list.push_back(&avx_vnni::kTable);
+#endif
     if (avx2_base) list.push_back(&avx2::kTable);
 #endif
     list.push_back(&generic::kTable);

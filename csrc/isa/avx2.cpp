@@ -1,5 +1,5 @@
 // clang-format off
-#include "isa/vec_avx2.h"
 #define TRIMARAN_ISA avx2
+#include "isa/dot_avx2.h"
 #include "ops/table.h"
 // clang-format on

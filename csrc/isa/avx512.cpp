@@ -1,5 +1,5 @@
 // clang-format off
-#include "isa/vec_avx512.h"
 #define TRIMARAN_ISA avx512
+#include "isa/vec_avx512.h"
 #include "ops/table.h"
 // clang-format on

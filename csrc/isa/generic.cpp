@@ -1,5 +1,5 @@
 // clang-format off
-#include "isa/vec_generic.h"
 #define TRIMARAN_ISA generic
+#include "isa/vec_generic.h"
 #include "ops/table.h"
 // clang-format on

@@ -1,6 +1,7 @@
 // Vectors of 16 on AVX-512 with VNNI.
 //
-// The same functions exist in vec_avx2.h and vec_generic.h; the kernels in ops/ are written on them alone.
+// The same functions exist in vec_avx2.h (with dot_*.h) and vec_generic.h; the kernels in ops/ are written on them
+// alone.
 #pragma once
 #include <immintrin.h>
 

@@ -16,7 +16,7 @@ PREFIX = "TRIMARAN_"
 VARIABLES: dict[str, str] = {
     "TRIMARAN_HOME": "where models are kept; default: trimaran/ under the XDG cache",
     "TRIMARAN_OFFLINE": "true: open no socket to fetch a model",
-    "TRIMARAN_ISA": "instruction set of the native executor: generic, avx2 or avx512; default: the best there is",
+    "TRIMARAN_ISA": "generic, avx2, avx_vnni or avx512: instruction set of the native executor; default: the best",
     "TRIMARAN_PROFILE": "true: the native executor times every op and prints a table to stderr when it closes",
 }
 

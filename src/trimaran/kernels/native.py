@@ -40,7 +40,7 @@ NONE = -1  # the core's "no such part"
 
 
 class NativeExecutor:
-    """Runs a program on the CPU, with AVX-512 VNNI, AVX2 or plain C++.
+    """Runs a program on the CPU, with AVX-512 VNNI, AVX-VNNI, AVX2 or plain C++.
 
     ``TRIMARAN_ISA`` forces one of them; with ``TRIMARAN_PROFILE`` ops are timed (``native_profile.py``). Weights are
     packed once; the arrays that were given are not kept. Raises ``CheckpointError`` for weights that do not fit the
