@@ -1,7 +1,7 @@
 # Every target sets up what it needs by itself, in a virtual environment inside this folder.
 #   make serve     a real small model behind the OpenAI API on http://127.0.0.1:8000
 #   make test      the whole test suite         make check   linters, types, import rules
-#   make goldens   golden logits (needs torch)  make peers   llama.cpp, to measure against
+#   make goldens   golden logits (needs torch)  make peers   llama.cpp, OpenVINO to measure against
 #   make clean     remove everything that was built or installed here
 
 PYTHON ?= python3

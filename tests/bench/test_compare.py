@@ -52,6 +52,17 @@ def test_medians_and_the_ratio_to_the_best_peer():
     assert row.endswith("3.00")
 
 
+def test_our_server_is_no_peer_and_has_a_ratio_of_its_own():
+    report, _ = run([Decode(4, 2)], {"engine": [60], "http": [50], "peer": [20]}, rounds=1)
+    assert report.peers == ("peer",)
+    assert report.subjects == ["engine", "http", "peer"]
+    [case] = report.to_json()["cases"]
+    assert (case["ratio_to_best_peer"], case["ratio_over_http"]) == (3.0, 2.5)
+    head, row = report.to_text().splitlines()[-2:]
+    assert head.endswith("x best  http x")
+    assert row.split()[-4:] == ["50", "20", "3.00", "2.50"]
+
+
 def test_a_peer_far_behind_another_is_not_measured_again():
     rates = {"engine": [1, 1, 1], "slow": [10], "fast": [20, 20, 20]}
     report, order = run([Decode(4, 2)], rates, rounds=3)
@@ -79,8 +90,8 @@ def test_cases_as_the_commands_ask_for_them():
         "prefill 512",
         "decode 1 x depth 128",
     ]
-    names = [case.name for case in throughput_cases([1, 8], 128, 32, 64)]
-    assert names == ["decode 1 x depth 128", "decode 8 x depth 128", "end to end 8 x (128 + 64)", "mixed 64 requests"]
+    names = [case.name for case in throughput_cases([1, 8], 128, 32, 96, 64)]
+    assert names == ["decode 1 x depth 128", "decode 8 x depth 128", "end to end 8 x (128 + 96)", "mixed 64 requests"]
 
 
 def test_mixed_lengths_are_the_same_every_time():

@@ -5,7 +5,8 @@ import sys
 import pytest
 
 from trimaran.base.errors import EngineDiedError
-from trimaran.bench.served import Served, tree_resident_bytes
+from trimaran.bench.processes import resident_bytes
+from trimaran.bench.served import Served
 from trimaran.bench.soak import fitted_growth, soak
 
 MIB = 1 << 20
@@ -25,12 +26,12 @@ def test_too_few_samples_are_no_line():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_resident_memory_includes_children():
-    own = tree_resident_bytes(os.getpid())
+    own = resident_bytes(os.getpid())
     code = "import sys; block = bytearray(b'x' * (64 << 20)); print(flush=True); sys.stdin.read()"
     child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         child.stdout.readline()
-        assert tree_resident_bytes(os.getpid()) > own + 60 * MIB
+        assert resident_bytes(os.getpid()) > own + 60 * MIB
     finally:
         child.communicate()
 

@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -6,6 +7,7 @@ from typer.testing import CliRunner
 from trimaran.base.formats import KVFormat, WeightFormat
 from trimaran.bench.cases import Decode, EndToEnd, Mixed, Prefill
 from trimaran.bench.compare import Line, Report
+from trimaran.bench.peers import Peers
 from trimaran.cli.app import app
 
 
@@ -33,7 +35,8 @@ def test_latency_prints_a_table(asked):
     assert result.exit_code == 0, result.output
     [(setup, cases)] = calls
     assert cases == [Prefill(8), Prefill(16), Decode(32, 4)]
-    assert (setup.weight_format, setup.kv_format, setup.peers) == (None, KVFormat.BF16, None)
+    assert (setup.weight_format, setup.kv_format) == (None, KVFormat.BF16)
+    assert (setup.peers, setup.over_http) == (Peers(), False)
     assert "prefill 16" in result.stdout
     assert "50%" in result.stdout
 
@@ -41,15 +44,26 @@ def test_latency_prints_a_table(asked):
 def test_throughput_prints_json(asked):
     calls, model = asked
     flags = ["--sequences", "1,8", "--requests", "9", "--weight-format", "bf16", "--kv-cache-dtype", "fp32"]
-    flags += ["--peer", "llama.cpp", "--peers-dir", "elsewhere", "--rounds", "2", "--threads", "2", "--json"]
+    flags += ["--rounds", "2", "--threads", "2", "--output", "96", "--json"]
     result = CliRunner().invoke(app, ["bench", "throughput", model, *flags])
     assert result.exit_code == 0, result.output
     [(setup, cases)] = calls
-    assert cases == [Decode(128, 32, 1), Decode(128, 32, 8), EndToEnd(8, 128, 64), Mixed(9)]
+    assert cases == [Decode(128, 32, 1), Decode(128, 32, 8), EndToEnd(8, 128, 96), Mixed(9)]
     assert (setup.weight_format, setup.kv_format) == (WeightFormat.BF16, KVFormat.FP32)
-    assert (str(setup.peers), setup.rounds, setup.threads) == ("elsewhere", 2, 2)
+    assert (setup.rounds, setup.threads) == (2, 2)
     report = json.loads(result.stdout)
     assert [case["median"]["engine"] for case in report["cases"]] == [100.0] * 4
+
+
+@pytest.mark.parametrize("command", ["latency", "throughput"])
+def test_peers_are_named_by_flags(asked, command):
+    calls, model = asked
+    flags = ["--peer", "llama.cpp", "--peer", "openvino", "--peers-dir", "a", "--peer-python", "b", "--peer-model", "c"]
+    result = CliRunner().invoke(app, ["bench", command, model, *flags, "--http"])
+    assert result.exit_code == 0, result.output
+    [(setup, _)] = calls
+    assert setup.peers == Peers(("llama.cpp", "openvino"), Path("a"), Path("b"), Path("c"))
+    assert setup.over_http
 
 
 @pytest.mark.parametrize("length", ["", "a", "0", "8,-1"])

@@ -164,7 +164,7 @@ def latency_cases(lengths: Sequence[int], depths: Sequence[int], steps: int) -> 
     return [*(Prefill(tokens) for tokens in lengths), *(Decode(depth, steps) for depth in depths)]
 
 
-def throughput_cases(sequences: Sequence[int], depth: int, steps: int, requests: int) -> list[Case]:
-    """Many sequences at once."""
-    most = max(sequences)
-    return [*(Decode(depth, steps, n) for n in sequences), EndToEnd(min(most, 32), depth, 64), Mixed(requests)]
+def throughput_cases(sequences: Sequence[int], depth: int, steps: int, output: int, requests: int) -> list[Case]:
+    """Many sequences at once; a whole batch is of up to 32 requests with ``output`` tokens each."""
+    whole = EndToEnd(min(max(sequences), 32), depth, output)
+    return [*(Decode(depth, steps, n) for n in sequences), whole, Mixed(requests)]

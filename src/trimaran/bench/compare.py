@@ -10,6 +10,7 @@ from trimaran.bench.floor import Work
 from trimaran.bench.machine import ForeignLoad, Machine
 
 BEHIND = 0.7
+OURS = ("engine", "executor", "http")  # the names of our own subjects
 
 
 @dataclass
@@ -42,9 +43,14 @@ class Report:
     lines: list[Line]
     foreign_cores: float | None
 
-    def ratio(self, line: Line) -> float | None:
-        """The engine's median over that of the best peer."""
-        ours, theirs = line.median("engine"), [rate for peer in self.peers if (rate := line.median(peer))]
+    @property
+    def subjects(self) -> list[str]:
+        """Ours, then the peers; those that were measured in some case."""
+        return [name for name in (*OURS, *self.peers) if any(name in line.rates for line in self.lines)]
+
+    def ratio(self, line: Line, subject: str = "engine") -> float | None:
+        """The median of one of our subjects over that of the best peer."""
+        ours, theirs = line.median(subject), [rate for peer in self.peers if (rate := line.median(peer))]
         return ours / max(theirs) if ours and theirs else None
 
     def to_json(self) -> dict[str, Any]:
@@ -63,6 +69,7 @@ class Report:
                     "median": {subject: line.median(subject) for subject in line.rates},
                     "rates": line.rates,
                     "ratio_to_best_peer": self.ratio(line),
+                    "ratio_over_http": self.ratio(line, "http"),
                 }
                 for line in self.lines
             ],
@@ -70,10 +77,15 @@ class Report:
 
     def to_text(self) -> str:
         """A table for people: medians in tokens a second, with the range where rounds differ."""
-        subjects = ["engine", "executor", *self.peers]
         head = f"{'tokens/s':32}{'engine':>8}{'(min - max)':>16}{'ms':>9}{'floor':>9}{'share':>7}"
-        head += "".join(f"{subject:>17}" for subject in subjects[1:]) + (f"{'x best':>8}" if self.peers else "")
-        return "\n".join([*self._preamble(), "", head, *(self._row(line, subjects) for line in self.lines)])
+        head += "".join(f"{subject:>{_width(subject)}}" for subject in self.subjects[1:])
+        head += "".join(f"{title:>8}" for title in self._ratios())
+        return "\n".join([*self._preamble(), "", head, *(self._row(line) for line in self.lines)])
+
+    def _ratios(self) -> dict[str, str]:
+        """The columns that compare: their titles, and which of our subjects they are about."""
+        titles = {"x best": "engine", "http x": "http"} if self.peers else {}
+        return {title: subject for title, subject in titles.items() if subject in self.subjects}
 
     def _preamble(self) -> Iterable[str]:
         machine = self.machine
@@ -86,19 +98,23 @@ class Report:
         foreign = "unknown" if self.foreign_cores is None else f"{self.foreign_cores:.2f} cores"
         yield f"medians of {self.rounds} rounds; other processes used {foreign}"
 
-    def _row(self, line: Line, subjects: Sequence[str]) -> str:
+    def _row(self, line: Line) -> str:
         rates = line.rates["engine"]
         ours = statistics.median(rates)
         row = f"{line.case.name:32}{ours:8.0f}{f'({min(rates):.0f} - {max(rates):.0f})':>16}"
         row += f"{1e3 * line.case.counted / ours:9.2f}"
         row += f"{line.floor:9.0f}{ours / line.floor:7.0%}"
-        for subject in subjects[1:]:
+        for subject in self.subjects[1:]:
             rate = line.median(subject)
-            row += f"{'-' if rate is None else f'{rate:.0f}':>17}"
-        if self.peers:
-            ratio = self.ratio(line)
+            row += f"{'-' if rate is None else f'{rate:.0f}':>{_width(subject)}}"
+        for subject in self._ratios().values():
+            ratio = self.ratio(line, subject)
             row += f"{'-' if ratio is None else f'{ratio:.2f}':>8}"
         return row
+
+
+def _width(subject: str) -> int:
+    return 2 + max(len(subject), 8)
 
 
 def compare(
@@ -117,7 +133,7 @@ def compare(
     measurement with what comes. The machine's bounds are measured before the first round and after each.
     """
     lines = [Line(case, case.floor(work, machine)) for case in cases]
-    peers = tuple(subject.name for subject in subjects if subject.name not in ("engine", "executor"))
+    peers = tuple(subject.name for subject in subjects if subject.name not in OURS)
     with ForeignLoad() as foreign:
         for number in range(1, rounds + 1):
             for line in lines:

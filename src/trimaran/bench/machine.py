@@ -8,9 +8,9 @@ from pathlib import Path
 from types import TracebackType
 
 from trimaran import _probe
+from trimaran.bench.processes import TICKS, cpu_seconds
 
 PASSES = 9
-TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass
@@ -60,7 +60,8 @@ class Machine:
 
 
 class ForeignLoad:
-    """How many cores other processes used inside the ``with``: busy time of the machine less that of this process.
+    """How many cores other processes used inside the ``with``: busy time of the machine less that of this process
+    and its descendants.
 
     Zero on systems without ``/proc/stat``; ``known`` says so.
     """
@@ -109,6 +110,5 @@ def _busy() -> float:
 
 
 def _own() -> float:
-    """CPU seconds of this process and of its children that have ended."""
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
+    """CPU seconds of this process and of all its descendants."""
+    return cpu_seconds(os.getpid())

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trimaran.base.errors import ConfigError
@@ -12,8 +12,10 @@ from trimaran.bench.cases import CHUNK, Case, Subject, cache_need
 from trimaran.bench.compare import Report, compare
 from trimaran.bench.floor import count_work
 from trimaran.bench.in_process import InProcessEngine
-from trimaran.bench.llama_cpp import llama_cpp_subjects
 from trimaran.bench.machine import Machine, usable_cores
+from trimaran.bench.over_http import OwnServer
+from trimaran.bench.peer_process import PeerOptions
+from trimaran.bench.peers import Peers, open_peers
 from trimaran.checkpoint import open_checkpoint
 from trimaran.engine.config import EngineConfig
 from trimaran.engine.load import load_engine
@@ -27,7 +29,7 @@ PAGE = 16
 
 @dataclass(frozen=True)
 class Setup:
-    """What is measured and how. ``peers`` is the folder with llama.cpp's programs; None measures no peer."""
+    """What is measured and how. ``over_http`` measures a server of ours too."""
 
     model: Path
     weight_format: WeightFormat | None = None
@@ -35,7 +37,8 @@ class Setup:
     activations: ActivationFormat = ActivationFormat.INT8
     threads: int = 0
     rounds: int = 3
-    peers: Path | None = None
+    peers: Peers = field(default_factory=Peers)
+    over_http: bool = False
 
 
 def run(setup: Setup, cases: Sequence[Case], progress: Callable[[str], None]) -> Report:
@@ -83,10 +86,30 @@ def run(setup: Setup, cases: Sequence[Case], progress: Callable[[str], None]) ->
         )
         subjects: list[Subject] = [InProcessEngine(engine, program.vocab), bare]
         stack.callback(engine.close)
-        if setup.peers:
-            subjects += llama_cpp_subjects(setup.peers, setup.model, threads)
+        if setup.over_http:
+            flags = _server_flags(setup, threads, sequences, program.context)
+            server = OwnServer(str(setup.model), flags, program.vocab)
+            stack.callback(server.close)
+            subjects.append(server)
+        cache_bytes = program.cache.page_bytes(KVFormat.BF16, PAGE) * pages
+        needs_of_peers = PeerOptions(
+            model=str(setup.model),
+            threads=threads,
+            vocab=program.vocab,
+            context=program.context,
+            sequences=sequences,
+            cache_gb=1 + cache_bytes // 2**30,
+        )
+        subjects += open_peers(setup.peers, needs_of_peers, stack)
         formats = f"weights {engine.info.weight_format}, pages {engine.info.kv_format}, {engine.info.isa}"
         return compare(setup.model.name, formats, work, Machine(threads), cases, subjects, setup.rounds, progress)
+
+
+def _server_flags(setup: Setup, threads: int, sequences: int, context: int) -> list[str]:
+    """The engine's configuration as ``trimaran serve`` takes it."""
+    flags = ["--threads", str(threads), "--max-num-seqs", str(sequences), "--max-model-len", str(context)]
+    flags += ["--kv-cache-dtype", setup.kv_format.value]
+    return flags + (["--weight-format", setup.weight_format.value] if setup.weight_format else [])
 
 
 def _pages(tokens: int) -> int:

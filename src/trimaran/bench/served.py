@@ -5,12 +5,12 @@ import re
 import signal
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from types import TracebackType
 
 import httpx
 
 from trimaran.base.errors import EngineDiedError
+from trimaran.bench.processes import resident_bytes
 
 READY = re.compile(r"serves (\S+) on (http://\S+)/v1")
 START_SECONDS = 120
@@ -63,7 +63,7 @@ class Served:
 
     def resident_bytes(self) -> int | None:
         """Resident memory of the server and its engine process together; None where there is no ``/proc``."""
-        return tree_resident_bytes(self._process.pid)
+        return resident_bytes(self._process.pid)
 
     async def _read_address(self) -> tuple[str, str]:
         while line := await self._read_line():
@@ -100,22 +100,3 @@ class Served:
         except TimeoutError:
             self._process.kill()
             self.exit_code = await self._process.wait()
-
-
-def tree_resident_bytes(pid: int) -> int | None:
-    """Resident bytes of a process and all its descendants; those that end meanwhile count as nothing."""
-    if not Path("/proc/self/smaps_rollup").exists():
-        return None
-    total, open_pids = 0, [pid]
-    while open_pids:
-        folder = Path("/proc") / str(open_pids.pop())
-        try:
-            status = (folder / "status").read_text()
-            open_pids += [
-                int(child) for task in (folder / "task").iterdir() for child in (task / "children").read_text().split()
-            ]
-        except OSError:
-            continue
-        if found := re.search(r"^VmRSS:\s+(\d+) kB", status, re.MULTILINE):
-            total += 1024 * int(found[1])
-    return total

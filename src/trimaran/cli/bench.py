@@ -1,7 +1,6 @@
 """``trimaran bench``: speed beside the machine's physical floor and a peer, and of any server under load."""
 
 import json
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,20 +11,32 @@ from trimaran.cli.flags import Pages, Weights
 
 if TYPE_CHECKING:
     from trimaran.bench.cases import Case
+    from trimaran.bench.peers import Peers
 
 app = typer.Typer(no_args_is_help=True, help="Measure speed, with its share of the machine's floor.")
 
 
-class Peer(StrEnum):
-    LLAMA_CPP = "llama.cpp"
-
-
 Threads = Annotated[int, typer.Option(min=0, help="Compute threads, for peers too; 0: one per core.")]
 Rounds = Annotated[int, typer.Option(min=1, help="Repeats of everything; medians are reported.")]
-PeerOption = Annotated[
-    Peer | None, typer.Option("--peer", help="Measure this too, in the same run.", show_default=False)
+PeerNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--peer",
+        metavar="NAME|URL",
+        help="Measure this too, in turn (repeatable): llama.cpp, openvino, vllm, or an OpenAI server's address.",
+        show_default=False,
+    ),
 ]
 Folder = Annotated[Path, typer.Option("--peers-dir", help="Where `make peers` left its programs.")]
+PeerPython = Annotated[
+    Path | None,
+    typer.Option("--peer-python", help="For vllm: the python of an environment that has it.", show_default=False),
+]
+PeerModel = Annotated[
+    Path | None,
+    typer.Option("--peer-model", help="For vllm: a folder with the same model, if MODEL is none.", show_default=False),
+]
+OverHttp = Annotated[bool, typer.Option("--http", help="Measure `trimaran serve` too, through HTTP.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, with every round, instead of a table.")]
 
 
@@ -39,25 +50,30 @@ def latency(
     kv_cache_dtype: flags.KVCacheDtype = Pages.AUTO,
     threads: Threads = 0,
     rounds: Rounds = 3,
-    peer: PeerOption = None,
+    peer: PeerNames = None,
     peers_dir: Folder = Path(".peers/bin"),
+    peer_python: PeerPython = None,
+    peer_model: PeerModel = None,
+    http: OverHttp = False,
     as_json: AsJson = False,
 ) -> None:
     """One sequence at a time: prefill and decode tokens/s, and the time to the first token.
 
     The column `ms` is the time to a prompt's first token, or of one decode step. `executor` is the same without
-    the engine around it: the difference is what Python costs.
+    the engine around it: the difference is what Python costs. `x best` compares with the best of all peers.
 
     \b
     Examples:
       trimaran bench latency smollm2
-      trimaran bench latency smollm2 --peer llama.cpp
+      trimaran bench latency smollm2 --peer llama.cpp --peer openvino --http --rounds 5
       trimaran bench latency smollm2 --weight-format bf16 --length 128 --depth 128 --json
     """
     from trimaran.bench.cases import latency_cases
+    from trimaran.bench.peers import Peers
 
     cases = latency_cases(_numbers("--length", length), _numbers("--depth", depth), steps)
-    _measure(cases, model, weight_format, kv_cache_dtype, threads, rounds, peer, peers_dir, as_json)
+    peers = Peers(tuple(peer or ()), peers_dir, peer_python, peer_model)
+    _measure(cases, model, weight_format, kv_cache_dtype, threads, rounds, peers, http, as_json)
 
 
 @app.command()
@@ -66,13 +82,17 @@ def throughput(
     sequences: Annotated[str, typer.Option(help="How many decode together, comma-separated.")] = "1,4,8,16,32,64",
     depth: Annotated[int, typer.Option(min=1, help="Prompt tokens of each sequence.")] = 128,
     steps: Annotated[int, typer.Option(min=1, help="Decode steps.")] = 32,
+    output: Annotated[int, typer.Option(min=1, help="New tokens of each request of the whole batch.")] = 128,
     requests: Annotated[int, typer.Option(min=1, help="Requests of the mixed case.")] = 64,
     weight_format: flags.WeightFormat = Weights.AUTO,
     kv_cache_dtype: flags.KVCacheDtype = Pages.AUTO,
     threads: Threads = 0,
     rounds: Rounds = 3,
-    peer: PeerOption = None,
+    peer: PeerNames = None,
     peers_dir: Folder = Path(".peers/bin"),
+    peer_python: PeerPython = None,
+    peer_model: PeerModel = None,
+    http: OverHttp = False,
     as_json: AsJson = False,
 ) -> None:
     """Many sequences at once: decode tokens/s of all together, and whole batches from the first prompt token on.
@@ -82,13 +102,16 @@ def throughput(
     \b
     Examples:
       trimaran bench throughput smollm2
-      trimaran bench throughput smollm2 --peer llama.cpp --rounds 1
+      trimaran bench throughput smollm2 --peer llama.cpp --peer openvino --rounds 5
+      trimaran bench throughput smollm2 --peer http://127.0.0.1:8080
       trimaran bench throughput smollm2 --sequences 8,32 --depth 1024
     """
     from trimaran.bench.cases import throughput_cases
+    from trimaran.bench.peers import Peers
 
-    cases = throughput_cases(_numbers("--sequences", sequences), depth, steps, requests)
-    _measure(cases, model, weight_format, kv_cache_dtype, threads, rounds, peer, peers_dir, as_json)
+    cases = throughput_cases(_numbers("--sequences", sequences), depth, steps, output, requests)
+    peers = Peers(tuple(peer or ()), peers_dir, peer_python, peer_model)
+    _measure(cases, model, weight_format, kv_cache_dtype, threads, rounds, peers, http, as_json)
 
 
 @app.command()
@@ -194,8 +217,8 @@ def _measure(
     kv_cache_dtype: Pages,
     threads: int,
     rounds: int,
-    peer: Peer | None,
-    peers_dir: Path,
+    peers: "Peers",
+    over_http: bool,
     as_json: bool,
 ) -> None:
     from rich.console import Console
@@ -210,7 +233,8 @@ def _measure(
         kv_format=KVFormat.BF16 if kv_cache_dtype is Pages.AUTO else KVFormat(kv_cache_dtype.value),
         threads=threads,
         rounds=rounds,
-        peers=peers_dir if peer else None,
+        peers=peers,
+        over_http=over_http,
     )
     console = Console(stderr=True)
     with console.status("starting") as status:
