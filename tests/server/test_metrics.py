@@ -1,6 +1,11 @@
 """Counters of an engine that starts anew go on rising; gauges follow it down."""
 
+import prometheus_client
+from hypothesis import given
+from hypothesis import strategies as st
+
 from trimaran.base.messages import Beat
+from trimaran.server.histogram import Histogram
 from trimaran.server.metrics import Metrics
 
 
@@ -29,3 +34,15 @@ def test_servers_share_nothing():
     one, other = Metrics(), Metrics()
     one.cancelled.inc()
     assert value(other, "trimaran_requests_cancelled_total") == 0
+
+
+@given(st.lists(st.floats(0, 3) | st.sampled_from([0.5, 1.0])))
+def test_a_histogram_counts_as_prometheus_own(values):
+    shown = []
+    for kind in (Histogram, prometheus_client.Histogram):
+        registry = prometheus_client.CollectorRegistry()
+        histogram = kind("seconds", "Of something", buckets=(0.5, 1.0, 2.0), registry=registry)
+        for value in values:
+            histogram.observe(value)
+        shown.append(prometheus_client.generate_latest(registry))
+    assert shown[0] == shown[1]

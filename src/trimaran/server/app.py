@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, ParamSpec
 
@@ -16,13 +16,13 @@ from starlette.types import ASGIApp
 from trimaran.base.errors import TrimaranError
 from trimaran.server import errors, metrics
 from trimaran.server.connection import while_connected
-from trimaran.server.dataplane import DataPlane, Generation
+from trimaran.server.dataplane import DataPlane, Generation, Run
 from trimaran.server.guards import ARRIVED, Observe, ReadBody, RequireKey
 from trimaran.server.json_route import JsonRoute
 from trimaran.server.openai import chat, completions
 from trimaran.server.openai.identity import Identity, ModelCard
 from trimaran.server.openai.schema import ChatRequest, CompletionRequest, Generate
-from trimaran.server.openai.sse import EventStream
+from trimaran.server.openai.sse import Events, EventStream
 from trimaran.server.openai.validation import request_error
 from trimaran.text.template import ChatTemplate
 
@@ -124,7 +124,7 @@ def _add_openai(app: FastAPI, service: Service) -> None:
         generation = await _tokenised(request, alone, chat.generation, body, service.template, plane)
         run = plane.open(generation, arrived=request.scope[ARRIVED])
         if body.stream:
-            return _stream(chat.chunks(run, body, identity, plane), identity)
+            return _stream(run, chat.Events(run, body, identity, plane), identity)
         return await _whole(request, chat.whole(run, body, identity, plane), identity)
 
     @app.post("/v1/completions")
@@ -133,7 +133,7 @@ def _add_openai(app: FastAPI, service: Service) -> None:
         generation = await _tokenised(request, alone, completions.generation, body, plane)
         run = plane.open(generation, arrived=request.scope[ARRIVED])
         if body.stream:
-            return _stream(completions.chunks(run, body, identity, plane), identity)
+            return _stream(run, completions.Events(run, body, identity, plane), identity)
         return await _whole(request, completions.whole(run, body, identity, plane), identity)
 
     def _identity(prefix: str, request: Request, body: Generate) -> Identity:
@@ -153,8 +153,8 @@ async def _tokenised(
     return make(*args, **kwargs)
 
 
-def _stream(events: AsyncGenerator[bytes], identity: Identity) -> Response:
-    return EventStream(events, [(b"x-request-id", identity.id.encode())])
+def _stream(run: Run, events: Events, identity: Identity) -> Response:
+    return EventStream(run, events, [(b"x-request-id", identity.id.encode())])
 
 
 async def _whole(request: Request, work: Coroutine[Any, Any, msgspec.Struct], identity: Identity) -> Response:

@@ -8,7 +8,7 @@ gives everything back when the caller stops listening. Protocols (``openai/``) t
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -19,7 +19,7 @@ from trimaran.base.failures import error_of
 from trimaran.base.fanout import fan_out
 from trimaran.base.messages import Failed, Submit, Tokens
 from trimaran.base.sampling import SamplingParams
-from trimaran.server.engine import EngineLink, Inbox
+from trimaran.server.engine import EngineLink
 from trimaran.server.errors import DeadlineError, DrainingError
 from trimaran.server.metrics import Metrics
 from trimaran.text.choice import Choice, Piece, joined
@@ -169,7 +169,7 @@ class DataPlane:
 
 
 class Run:
-    """One admitted request. Iterate over it for pieces of its choices; ``usage`` is complete after the iteration."""
+    """One admitted request. ``deliver`` or ``collect`` runs it; ``usage`` is complete after that."""
 
     def __init__(self, plane: DataPlane, link: EngineLink, generation: Generation, arrived: float) -> None:
         sampling = generation.sampling
@@ -177,10 +177,12 @@ class Run:
         self._plane = plane
         self._link = link
         self._arrived = arrived
-        self._inbox = Inbox()
         self._n = sampling.n
         self._submits: list[Submit] = []
-        self._choices: dict[str, Choice] = {}
+        self._choices: dict[str, Choice] = {}  # those that have not ended
+        self._mail: list[Tokens | Failed] = []  # what has come and nobody has read: a slow reader finds it all at once
+        self._error: errors.TrimaranError | None = None  # comes after the mail
+        self._idle: asyncio.Future[bool] | None = None  # what ``deliver`` waits for while it has nothing to do
         stem = secrets.token_hex(8)
         for prompt in generation.prompts:
             for one in fan_out(sampling):
@@ -191,7 +193,7 @@ class Run:
     async def __aenter__(self) -> Self:
         self._plane._admit(self, len(self._submits))
         try:
-            self._link.submit(self._submits, self._inbox)
+            self._link.submit(self._submits, self)
         except BaseException:
             self._plane._release(self, len(self._submits))
             raise
@@ -205,54 +207,92 @@ class Run:
         self._plane._release(self, len(self._submits))
         self._plane._took(seconds)
         self._plane.metrics.request_seconds.observe(seconds)
-        if isinstance(error, asyncio.CancelledError | GeneratorExit):
+        if isinstance(error, asyncio.CancelledError):
             self._plane.metrics.cancelled.inc()
 
     def abort(self, error: errors.TrimaranError) -> None:
-        """Ends the request with ``error`` for whoever iterates over it."""
-        self._inbox.fail(error)
+        """Ends the request with ``error`` for whoever runs it."""
+        self.fail(error)
 
-    async def __aiter__(self) -> AsyncIterator[list[Piece]]:
-        """Yields what has become known since the last time: at least one piece. Ends when every choice has.
+    async def deliver(self, take: Callable[[list[Piece]], bool], ready: Callable[[], Awaitable[None]]) -> None:
+        """Runs the request to its end; ``take`` gets what has become known, at least one piece at a time.
 
-        Raises the engine's error, or ``DeadlineError``; the request is over then.
+        It is called as the engine's message arrives, at most once a step and without a task's waking up, which would
+        cost more than all that a token needs. When it returns False, ``ready`` is awaited before it is called again.
+        Raises the engine's error, what ``take`` raises, or ``DeadlineError``; the request is over then.
         """
-        deadline = self._plane.limits.deadline
-        until = None if deadline is None else asyncio.get_running_loop().time() + deadline
-        unfinished = set(self._choices)
-        while unfinished:
-            try:
-                async with asyncio.timeout_at(until):
-                    messages = await self._inbox.take()
-            except TimeoutError:
-                raise DeadlineError(f"the request was not done within {deadline:g} s") from None
-            pieces = []
-            for message in messages:
-                if message.id in unfinished:  # else: text after a stop string, still on its way when we cancelled
-                    piece = self._feed(message)
-                    if piece.finish is not None:
-                        unfinished.discard(message.id)
-                        self._link.cancel([message.id])
-                    pieces.append(piece)
-            if pieces:
-                yield pieces
+        self._take = take
+        loop, deadline = asyncio.get_running_loop(), self._plane.limits.deadline
+        try:
+            async with asyncio.timeout(deadline):
+                while self._choices:
+                    self._idle = loop.create_future()
+                    self._turn()
+                    if not await self._idle:
+                        await ready()
+        except TimeoutError:
+            raise DeadlineError(f"the request was not done within {deadline:g} s") from None
 
     async def collect(self) -> list[Piece]:
         """Runs the request to its end; returns one piece per choice, in order."""
-        pieces: list[list[Piece]] = [[] for _ in self._choices]
-        async with self:
-            async for new in self:
-                for piece in new:
-                    pieces[piece.choice].append(piece)
-        return [joined(parts) for parts in pieces]
+        parts: list[list[Piece]] = [[] for _ in self._choices]
 
-    def _feed(self, message: Tokens | Failed) -> Piece:
-        if isinstance(message, Failed):
-            raise error_of(message)
-        choice = self._choices[message.id]
+        def take(pieces: list[Piece]) -> bool:
+            for piece in pieces:
+                parts[piece.choice].append(piece)
+            return True
+
+        async def ready() -> None:
+            raise AssertionError("it always is")
+
+        async with self:
+            await self.deliver(take, ready)
+        return [joined(pieces) for pieces in parts]
+
+    def hear(self, messages: list[Tokens | Failed]) -> None:
+        self._mail += messages
+        self._turn()
+
+    def fail(self, error: errors.TrimaranError) -> None:
+        self._error = error
+        self._turn()
+
+    def _turn(self) -> None:
+        """Hands over what has come if ``deliver`` is idle, and wakes it when it has something to do."""
+        idle = self._idle
+        if idle is None or idle.done():
+            return
+        try:
+            pieces = self._read()
+            on = self._take(pieces) if pieces else True
+            if self._error is not None and self._choices:
+                raise self._error
+        except Exception as error:
+            idle.set_exception(error)
+        else:
+            if not on or not self._choices:
+                idle.set_result(on)
+
+    def _read(self) -> list[Piece]:
+        messages, self._mail = self._mail, []
+        now = time.perf_counter()
+        pieces = []
+        for message in messages:
+            choice = self._choices.get(message.id)
+            if choice is None:
+                continue  # text after a stop string, still on its way when we cancelled
+            if isinstance(message, Failed):
+                raise error_of(message)
+            piece = self._feed(choice, message, now)
+            if piece.finish is not None:
+                del self._choices[message.id]
+                self._link.cancel([message.id])
+            pieces.append(piece)
+        return pieces
+
+    def _feed(self, choice: Choice, message: Tokens, now: float) -> Piece:
         if choice.last is None and choice.index % self._n == 0:
             self.usage.cached += message.cached
-        now = time.perf_counter()
         piece = choice.feed(message)
         self.usage.completion += piece.generated
         if piece.generated:

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable
+from typing import Protocol
 
 from trimaran.base import errors
 from trimaran.base.messages import Beat, Cancel, Failed, FromEngine, Started, Submit, ToEngine, Tokens
@@ -26,33 +27,16 @@ WATCH_SECONDS = 0.5
 log = logging.getLogger(__name__)
 
 
-class Inbox:
-    """What the engine has said about some sequences and nobody has read yet; a slow reader finds it all at once."""
+class Listener(Protocol):
+    """Whoever waits for what the engine says about some sequences. Both methods return at once and raise nothing."""
 
-    def __init__(self) -> None:
-        self._messages: list[Tokens | Failed] = []
-        self._error: errors.TrimaranError | None = None
-        self._event = asyncio.Event()
-
-    def put(self, message: Tokens | Failed) -> None:
-        self._messages.append(message)
-        self._event.set()
+    def hear(self, messages: list[Tokens | Failed]) -> None:
+        """Messages in order: all that one step, or one batch of the engine's, has for this listener."""
+        ...
 
     def fail(self, error: errors.TrimaranError) -> None:
-        """Nothing more will come; ``take`` raises ``error`` once it has delivered the rest."""
-        self._error = error
-        self._event.set()
-
-    async def take(self) -> list[Tokens | Failed]:
-        """Waits for messages and returns all there are, in order."""
-        await self._event.wait()
-        messages, self._messages = self._messages, []
-        if not messages:
-            assert self._error is not None
-            raise self._error
-        if self._error is None:
-            self._event.clear()
-        return messages
+        """Nothing more will come."""
+        ...
 
 
 class EngineLink:
@@ -72,7 +56,7 @@ class EngineLink:
         self._process: EngineProcess | None = None
         self._why_down = ""
         self._stopping = False
-        self._inboxes: dict[str, Inbox] = {}
+        self._listeners: dict[str, Listener] = {}
         self._outbox: list[ToEngine] = []
         self._posted = asyncio.Event()
         self._up(process)
@@ -82,18 +66,18 @@ class EngineLink:
         for task in (self._supervising, self._sending, self._watching):
             task.add_done_callback(self._ended)
 
-    def submit(self, requests: Iterable[Submit], inbox: Inbox) -> None:
-        """Sends requests whose messages go to ``inbox``; raises ``EngineDiedError`` while there is no engine."""
+    def submit(self, requests: Iterable[Submit], listener: Listener) -> None:
+        """Sends requests whose messages go to ``listener``; raises ``EngineDiedError`` while there is no engine."""
         if self._process is None:
             raise errors.EngineDiedError(self._why_down)
         for request in requests:
-            self._inboxes[request.id] = inbox
+            self._listeners[request.id] = listener
             self._post(request)
 
     def cancel(self, ids: Iterable[str]) -> None:
         """Ends sequences that nobody waits for any more: their pages are freed, their messages dropped. Idempotent."""
         for id_ in ids:
-            if self._inboxes.pop(id_, None) is not None:
+            if self._listeners.pop(id_, None) is not None:
                 self._post(Cancel(id=id_))
 
     def trouble(self) -> str | None:
@@ -138,9 +122,9 @@ class EngineLink:
         self._why_down = why
         self.metrics.engine_ended()
         self._outbox.clear()
-        inboxes, self._inboxes = set(self._inboxes.values()), {}
-        for inbox in inboxes:
-            inbox.fail(errors.EngineDiedError("the engine process ended while it worked on this request"))
+        listeners, self._listeners = set(self._listeners.values()), {}
+        for listener in listeners:
+            listener.fail(errors.EngineDiedError("the engine process ended while it worked on this request"))
 
     async def _supervise(self, process: EngineProcess) -> None:
         attempts = 0
@@ -179,22 +163,26 @@ class EngineLink:
 
     async def _receive(self, process: EngineProcess) -> None:
         async for batch in process:
-            for message in batch:
-                self._deliver(message)
+            self._deliver(batch)
 
-    def _deliver(self, message: FromEngine) -> None:
-        match message:
-            case Beat():
-                self.metrics.observe(message)
-            case Tokens() | Failed():
-                inbox = self._inboxes.get(message.id)
-                if inbox is None:
-                    return  # cancelled: the end crossed our Cancel
-                if isinstance(message, Failed) or message.finish is not None:
-                    del self._inboxes[message.id]
-                inbox.put(message)
-            case Started():
-                pass
+    def _deliver(self, batch: list[FromEngine]) -> None:
+        """Hands a batch out, one call a listener."""
+        mail: dict[Listener, list[Tokens | Failed]] = {}
+        for message in batch:
+            match message:
+                case Tokens() | Failed():
+                    listener = self._listeners.get(message.id)
+                    if listener is None:
+                        continue  # cancelled: the end crossed our Cancel
+                    if isinstance(message, Failed) or message.finish is not None:
+                        del self._listeners[message.id]
+                    mail.setdefault(listener, []).append(message)
+                case Beat():
+                    self.metrics.observe(message)
+                case Started():
+                    pass
+        for listener, messages in mail.items():
+            listener.hear(messages)
 
     async def _watch(self) -> None:
         while True:

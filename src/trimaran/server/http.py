@@ -13,6 +13,27 @@ STALL_SECONDS = 30.0
 TOO_LARGE = f"the request's head exceeds {MAX_HEAD_BYTES:,} bytes"
 
 
+BODY = "trimaran.body"  # in the scope: the response's BodyWriter
+
+
+class BodyWriter:
+    """Writes parts of one response's body without ``await``, between the first part and the last, which are ASGI's."""
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+
+    @property
+    def paused(self) -> bool:
+        """Whether the client is behind; ASGI's ``send`` waits for it."""
+        return self._cycle.flow.write_paused
+
+    def write(self, data: bytes) -> None:
+        """Sends ``data``, which must not be empty, at once; to a client that has left, nothing."""
+        if not self._cycle.disconnected:
+            chunk = b"%x\r\n%b\r\n" % (len(data), data)  # uvicorn sends every body without a length so
+            self._cycle.transport.write(chunk)
+
+
 class HttpProtocol(HttpToolsProtocol):
     """Refuses a request whose line and headers are not complete within ``head_seconds`` and ``MAX_HEAD_BYTES``.
 
@@ -70,6 +91,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._head_done()
         self._unparsed = 0
         super().on_headers_complete()
+        self.scope[BODY] = BodyWriter(self.cycle)  # type: ignore[literal-required]  # ours
 
     def on_body(self, body: bytes) -> None:
         self._unparsed = 0

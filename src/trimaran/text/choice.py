@@ -1,8 +1,9 @@
 """One sequence of a request on the server's side: tokens in, text and an end out."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from trimaran.base.errors import EngineDiedError
 from trimaran.base.messages import Token, Tokens
@@ -13,8 +14,7 @@ from trimaran.text.tokenizer import Tokenizer
 Finish = Literal["stop", "length"]
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(msgspec.Struct, frozen=True):
     """What one choice has added: text, and the tokens that this text completes with their offsets in the choice's text.
 
     ``generated`` counts tokens, also those whose text is held back and a stop token. ``stop_reason`` is the stop string

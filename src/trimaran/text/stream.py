@@ -2,16 +2,16 @@
 
 import codecs
 from collections import deque
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+
+import msgspec
 
 from trimaran.base.messages import Token
 from trimaran.text.stops import StopFinder
 from trimaran.text.tokenizer import Tokenizer
 
 
-@dataclass(frozen=True)
-class TextDelta:
+class TextDelta(msgspec.Struct, frozen=True):
     """New text, and the tokens whose text has now been given whole; ``offsets`` says where in the text each begins."""
 
     text: str = ""
@@ -30,21 +30,24 @@ class TextStream:
         self._tokenizer = tokenizer
         self._min_tokens = min_tokens
         self._finder = StopFinder(stop)
+        self._holds_back = bool(stop)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._between = True  # characters: the decoder holds no part of one
         self._pending = ""  # decoded, not given yet
         self._given = 0  # characters
         self._waiting: deque[tuple[Token, int, int]] = deque()  # with the span of its text
         self.count = 0  # tokens read, the one that completes a stop string included, those after it not
         self.stopped_by: str | None = None  # the stop string that was found
 
-    def feed(self, tokens: Iterable[Token]) -> TextDelta:
+    def feed(self, tokens: Sequence[Token]) -> TextDelta:
         """Reads tokens; once a stop string was found, further tokens are ignored."""
+        if not self._holds_back:
+            return self._pass_on(tokens)
         for token in tokens:
             if self.stopped_by is not None:
                 break
             self.count += 1
-            hidden = token.id in self._tokenizer.special_ids
-            text = "" if hidden else self._decoder.decode(self._tokenizer.token_bytes(token.id))
+            text = self._decode(token.id)
             begin = self._given + len(self._pending)
             self._waiting.append((token, begin, begin + len(text)))
             self._read(text)
@@ -60,6 +63,30 @@ class TextStream:
         return TextDelta(
             delta.text, (*delta.tokens, *(t for t, _, _ in rest)), (*delta.offsets, *(begin for _, begin, _ in rest))
         )
+
+    def _pass_on(self, tokens: Sequence[Token]) -> TextDelta:
+        """``feed`` without stop strings, for most requests: nothing waits."""
+        texts, offsets = [], []
+        for token in tokens:
+            texts.append(text := self._decode(token.id))
+            offsets.append(self._given)
+            self._given += len(text)
+        self.count += len(tokens)
+        return TextDelta("".join(texts), tuple(tokens), tuple(offsets))
+
+    def _decode(self, token_id: int) -> str:
+        """The characters that a token completes."""
+        if token_id in self._tokenizer.special_ids:
+            return ""
+        data = self._tokenizer.token_bytes(token_id)
+        if self._between:
+            try:
+                return data.decode()
+            except UnicodeDecodeError:  # part of a character, or no character at all
+                pass
+        text = self._decoder.decode(data)
+        self._between = not self._decoder.getstate()[0]
+        return text
 
     def _read(self, text: str) -> None:
         self._pending += text

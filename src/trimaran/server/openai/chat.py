@@ -1,8 +1,5 @@
 """``POST /v1/chat/completions``: messages to prompt, pieces to message or chunks."""
 
-from collections.abc import AsyncGenerator
-from typing import Literal
-
 import msgspec
 
 from trimaran.base.errors import RequestError
@@ -11,8 +8,9 @@ from trimaran.server.openai import answers
 from trimaran.server.openai.identity import Identity
 from trimaran.server.openai.logprobs import chat_logprobs
 from trimaran.server.openai.schema import ChatRequest
-from trimaran.server.openai.sse import event
+from trimaran.server.openai.sse import MARK, TextEvent, event
 from trimaran.text.chat_messages import contents
+from trimaran.text.choice import Piece
 from trimaran.text.template import ChatTemplate
 
 
@@ -61,32 +59,38 @@ async def whole(run: Run, request: ChatRequest, identity: Identity, plane: DataP
     )
 
 
-async def chunks(run: Run, request: ChatRequest, identity: Identity, plane: DataPlane) -> AsyncGenerator[bytes]:
-    """Yields an event for every piece that shows something, and one with the usage when asked for."""
+class Events:
+    """An event for every piece that shows something, and one with the usage when asked for."""
 
-    def chunk(choices: list[answers.ChunkChoice], usage: answers.Usage | None = None) -> bytes:
-        return event(
-            answers.ChatChunk(
-                id=identity.id,
-                created=identity.created,
-                model=identity.model,
-                system_fingerprint=identity.fingerprint,
-                choices=choices,
-                usage=usage if request.include_usage else msgspec.UNSET,
+    def __init__(self, run: Run, request: ChatRequest, identity: Identity, plane: DataPlane) -> None:
+        self._run, self._request, self._identity, self._plane = run, request, identity, plane
+        self._texts: dict[int, TextEvent] = {}  # by choice, once it has begun
+
+    def of(self, piece: Piece) -> bytes:
+        begun = self._texts.get(piece.choice)
+        if begun is not None and piece.finish is None and not self._request.logprobs:
+            return begun(piece.text) if piece.text else b""
+        logprobs = None
+        if self._request.logprobs and piece.tokens:
+            logprobs = chat_logprobs(self._plane.tokenizer, piece.tokens)
+        if not piece.text and logprobs is None and piece.finish is None:
+            return b""
+        if begun is None:
+            self._texts[piece.choice] = TextEvent(
+                self._chunk(answers.ChunkChoice(piece.choice, answers.Delta(None, MARK)))
             )
-        )
+        delta = answers.Delta("assistant", piece.text) if begun is None else answers.Delta(None, piece.text or None)
+        return event(self._chunk(answers.ChunkChoice(piece.choice, delta, logprobs, piece.finish, piece.stop_reason)))
 
-    begun: set[int] = set()
-    async with run:
-        async for pieces in run:
-            for piece in pieces:
-                logprobs = chat_logprobs(plane.tokenizer, piece.tokens) if request.logprobs and piece.tokens else None
-                if not piece.text and logprobs is None and piece.finish is None:
-                    continue
-                role: Literal["assistant"] | None = None if piece.choice in begun else "assistant"
-                begun.add(piece.choice)
-                content = piece.text if piece.text or role else None
-                delta = answers.Delta(role, content)
-                yield chunk([answers.ChunkChoice(piece.choice, delta, logprobs, piece.finish, piece.stop_reason)])
-    if request.include_usage:
-        yield chunk([], answers.usage(run.usage))
+    def last(self) -> bytes:
+        return event(self._chunk(usage=answers.usage(self._run.usage))) if self._request.include_usage else b""
+
+    def _chunk(self, *choices: answers.ChunkChoice, usage: answers.Usage | None = None) -> answers.ChatChunk:
+        return answers.ChatChunk(
+            id=self._identity.id,
+            created=self._identity.created,
+            model=self._identity.model,
+            system_fingerprint=self._identity.fingerprint,
+            choices=list(choices),
+            usage=usage if self._request.include_usage else msgspec.UNSET,
+        )

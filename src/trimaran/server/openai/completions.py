@@ -1,7 +1,5 @@
 """``POST /v1/completions``: prompts as text or ids, pieces to a text or chunks of one."""
 
-from collections.abc import AsyncGenerator
-
 import msgspec
 
 from trimaran.base.errors import RequestError
@@ -10,7 +8,8 @@ from trimaran.server.openai import answers
 from trimaran.server.openai.identity import Identity
 from trimaran.server.openai.logprobs import completion_logprobs
 from trimaran.server.openai.schema import CompletionRequest
-from trimaran.server.openai.sse import event
+from trimaran.server.openai.sse import MARK, TextEvent, event
+from trimaran.text.choice import Piece
 from trimaran.text.tokenizer import Tokenizer
 
 
@@ -56,33 +55,46 @@ async def whole(run: Run, request: CompletionRequest, identity: Identity, plane:
     )
 
 
-async def chunks(run: Run, request: CompletionRequest, identity: Identity, plane: DataPlane) -> AsyncGenerator[bytes]:
-    """Yields an event for every piece that shows something, and one with the usage when asked for."""
+class Events:
+    """An event for every piece that shows something, and one with the usage when asked for."""
 
-    def chunk(choices: list[answers.CompletionChoice], usage: answers.Usage | None = None) -> bytes:
+    def __init__(self, run: Run, request: CompletionRequest, identity: Identity, plane: DataPlane) -> None:
+        self._run, self._request, self._identity, self._plane = run, request, identity, plane
+        n = request.n or 1
+        before = [echo for echo in echoes(request, plane.tokenizer) for _ in range(n)]
+        self._before = {choice: text for choice, text in enumerate(before) if text}  # not yet said
+        self._texts: dict[int, TextEvent] = {}  # by choice
+
+    def of(self, piece: Piece) -> bytes:
+        text = piece.text
+        if self._before:
+            text = self._before.pop(piece.choice, "") + text
+        if piece.finish is None and self._request.logprobs is None:
+            return self._text(piece.choice)(text) if text else b""
+        logprobs = None
+        if self._request.logprobs is not None and piece.tokens:
+            logprobs = completion_logprobs(self._plane.tokenizer, piece.tokens, piece.offsets)
+        if not text and logprobs is None and piece.finish is None:
+            return b""
         return event(
-            answers.Completion(
-                id=identity.id,
-                created=identity.created,
-                model=identity.model,
-                system_fingerprint=identity.fingerprint,
-                choices=choices,
-                usage=usage if request.include_usage else msgspec.UNSET,
-            )
+            self._chunk(answers.CompletionChoice(piece.choice, text, logprobs, piece.finish, piece.stop_reason))
         )
 
-    n = request.n or 1
-    pending = [echo for echo in echoes(request, plane.tokenizer) for _ in range(n)]  # goes before the first piece
-    async with run:
-        async for pieces in run:
-            for piece in pieces:
-                text, pending[piece.choice] = pending[piece.choice] + piece.text, ""
-                logprobs = None
-                if request.logprobs is not None and piece.tokens:
-                    logprobs = completion_logprobs(plane.tokenizer, piece.tokens, piece.offsets)
-                if text or logprobs is not None or piece.finish is not None:
-                    yield chunk(
-                        [answers.CompletionChoice(piece.choice, text, logprobs, piece.finish, piece.stop_reason)]
-                    )
-    if request.include_usage:
-        yield chunk([], answers.usage(run.usage))
+    def last(self) -> bytes:
+        return event(self._chunk(usage=answers.usage(self._run.usage))) if self._request.include_usage else b""
+
+    def _text(self, choice: int) -> TextEvent:
+        found = self._texts.get(choice)
+        if found is None:
+            found = self._texts[choice] = TextEvent(self._chunk(answers.CompletionChoice(choice, MARK)))
+        return found
+
+    def _chunk(self, *choices: answers.CompletionChoice, usage: answers.Usage | None = None) -> answers.Completion:
+        return answers.Completion(
+            id=self._identity.id,
+            created=self._identity.created,
+            model=self._identity.model,
+            system_fingerprint=self._identity.fingerprint,
+            choices=list(choices),
+            usage=usage if self._request.include_usage else msgspec.UNSET,
+        )
