@@ -111,7 +111,9 @@ NB_MODULE(_native, m) {
   m.def(
       "group_bytes", [](const std::string& f) { return group_bytes(weight_format(f)); }, nb::arg("fmt"),
       "Bytes that 32 weights of one output take.");
-  m.def("kv_itemsize", [](const std::string& f) { return kv_itemsize(kv_format(f)); }, nb::arg("fmt"));
+  m.def(
+      "kv_token_bytes", [](const std::string& f, int d) { return kv_token_bytes(kv_format(f), d); }, nb::arg("fmt"),
+      nb::arg("head_dim"), "Bytes of one token's key and value of one kv head.");
   m.def("matrix_bytes", &padded_matrix_bytes, nb::arg("fmt"), nb::arg("n"), nb::arg("k"), nb::arg("paired"),
         "Bytes that a packed matrix takes of a program's weight memory.");
 

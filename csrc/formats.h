@@ -8,7 +8,7 @@
 namespace trimaran {
 
 enum class WeightFormat { kFp32, kBf16, kInt8, kInt4, kInt4z };
-enum class KvFormat { kFp32, kBf16 };
+enum class KvFormat { kFp32, kBf16, kInt8 };
 
 constexpr int kGroup = 32;         // values along the input dimension that share one scale
 constexpr int kStrip = 32;         // output columns that are stored and computed together
@@ -34,11 +34,23 @@ constexpr int group_bytes(WeightFormat f) {
   return 0;
 }
 
+// Bytes of one token's key and value of one kv head, scales included.
+constexpr int kv_token_bytes(KvFormat f, int head_dim) {
+  switch (f) {
+    case KvFormat::kFp32:
+      return 8 * head_dim;
+    case KvFormat::kBf16:
+      return 4 * head_dim;
+    case KvFormat::kInt8:
+      return 2 * head_dim + 8;
+  }
+  return 0;
+}
+
 // Bytes of one packed strip of kStrip outputs with k inputs each.
 constexpr size_t strip_bytes(WeightFormat f, int k) { return size_t(k) * group_bytes(f); }
 
 constexpr int strip_count(int n) { return (n + kStrip - 1) / kStrip; }
-constexpr int kv_itemsize(KvFormat f) { return f == KvFormat::kFp32 ? 4 : 2; }
 constexpr int round_up(int n, int multiple) { return (n + multiple - 1) / multiple * multiple; }
 
 inline WeightFormat weight_format(const std::string& name) {
@@ -53,6 +65,7 @@ inline WeightFormat weight_format(const std::string& name) {
 inline KvFormat kv_format(const std::string& name) {
   if (name == "fp32") return KvFormat::kFp32;
   if (name == "bf16") return KvFormat::kBf16;
+  if (name == "int8") return KvFormat::kInt8;
   throw std::invalid_argument("unknown KV format '" + name + "'");
 }
 

@@ -77,8 +77,7 @@ struct Linear {
   uint8_t* scratch;  // one dequantised strip, when quantised weights meet float activations
 };
 
-// Where the keys and values of one layer lie: page -> kv head -> tile of 16 tokens {K [head_dim][16] | V
-// [16][head_dim]}.
+// Where the keys and values of one layer lie: page -> kv head -> tile of 16 tokens {K | V | scales}.
 struct KvLayer {
   KvFormat format;
   uint8_t* base;
@@ -121,7 +120,6 @@ struct AttentionUnit {
 
 struct Kernels {
   const char* name;
-  int attention_rows;  // most rows of a unit
   void (*prepare)(const Prepare&, int first, int end);
   void (*linear)(const Linear&, int first_strip, int end_strip);
   void (*store_kv)(const Attention&, int row, int position, int kv_head, const int32_t* pages);
@@ -131,10 +129,11 @@ struct Kernels {
   void (*add)(const float* a, const float* b, float* out, int width);
 };
 
-// Floats of scratch that attend() and store_kv() use, for the widest tiles of any instruction set.
-constexpr int kMaxAttentionRows = 12;
+constexpr int kUnitRows = 24;    // most rows of an attention unit
+constexpr int kReduceRows = 12;  // most of them that any instruction set works on together
+// Floats of scratch that attend() and store_kv() use.
 constexpr size_t attention_scratch(int head_dim) {
-  return size_t(kMaxAttentionRows) * (kBlockTokens + 3 * head_dim) + 2 * head_dim + 64;
+  return size_t(2 * kUnitRows + kReduceRows + 1) * head_dim + size_t(kReduceRows) * (kBlockTokens + kBlockTokens / 4);
 }
 // Floats of one partial result.
 constexpr size_t partial_stride(int head_dim) { return size_t(head_dim) + 16; }

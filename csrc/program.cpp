@@ -59,7 +59,7 @@ void Program::add_op(Op op) {
       if (b && b->heads == a->heads) a->plan = b->plan;
     }
     if (a->plan == int(plans_.size())) {
-      plans_.emplace_back(a->heads, options_.kv_heads, options_.head_dim, kernels_.attention_rows, team_.size());
+      plans_.emplace_back(a->heads, options_.kv_heads, options_.head_dim, team_.size());
     }
   }
   ops_.push_back(op);
@@ -120,8 +120,8 @@ void Program::finish() {
     w.best.resize(limits.max_sequences);
   }
   logits_ = HugeMemory(size_t(limits.max_sequences) * logits_stride() * sizeof(float));
-  pages_ = HugeMemory(size_t(limits.num_pages) * options_.kv_layers * options_.kv_heads * limits.page_size * 2 *
-                      options_.head_dim * kv_itemsize(options_.kv_format));
+  pages_ = HugeMemory(size_t(limits.num_pages) * options_.kv_layers * options_.kv_heads * limits.page_size *
+                      kv_token_bytes(options_.kv_format, options_.head_dim));
 }
 
 // ---- running -----------------------------------------------------------------------------------------------------
@@ -233,10 +233,9 @@ void Program::run_op(const LinearOp& op, Team::Member& m) {
 Attention Program::attention_for(const AttentionOp& op, const Team::Member& m) const {
   const Buffer &qkv = buffers_[op.qkv], &out = buffers_[op.out];
   const Rope& rope = ropes_[op.rope];
-  const size_t item = kv_itemsize(options_.kv_format);
   Attention a{};
   a.kv.format = options_.kv_format;
-  a.kv.tile_bytes = 2 * item * options_.head_dim * kTileTokens;
+  a.kv.tile_bytes = size_t(kTileTokens) * kv_token_bytes(options_.kv_format, options_.head_dim);
   a.kv.tiles_per_page = options_.limits.page_size / kTileTokens;
   a.kv.head_bytes = a.kv.tile_bytes * a.kv.tiles_per_page;
   const size_t layer_bytes = a.kv.head_bytes * options_.kv_heads;

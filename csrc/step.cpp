@@ -39,7 +39,7 @@ void Step::load(const StepArrays& a, const StepLimits& limits) {
 }
 
 void AttentionPlan::add_sequence(const SequenceRows& s, int index) {
-  const int rows = s.rows * group_, tiles = (rows + unit_rows_ - 1) / unit_rows_;
+  const int rows = s.rows * group_, tiles = (rows + kUnitRows - 1) / kUnitRows;
   const bool store = s.rows == 1 && tiles == 1;
   for (int r = 0; r < s.rows && !store; r++) stores_.push_back({index, s.first_row + r});
   for (int head = 0; head < kv_heads_; head++) {

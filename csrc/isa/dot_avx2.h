@@ -35,4 +35,20 @@ TRIMARAN_INLINE void dot4(I16& acc, const Full& w, Quad x) {
   dot_half(acc.hi, w.magnitude.hi, _mm256_sign_epi8(x, w.sign.hi));
 }
 
+// Weights of attention, 0..255: the seven low bits and the high bit apart, so that no pair of products saturates.
+struct WeightQuad {
+  __m256i low, high;
+};
+TRIMARAN_INLINE WeightQuad load_weights(const uint8_t* p) {
+  const Quad w = load_quad(reinterpret_cast<const int8_t*>(p));
+  const __m256i high = _mm256_set1_epi8(char(0x80));
+  return {_mm256_andnot_si256(high, w), _mm256_and_si256(high, w)};
+}
+TRIMARAN_INLINE void dot4(I16& acc, const WeightQuad& w, Bytes v) {
+  dot_half(acc.lo, w.low, v.lo);
+  dot_half(acc.hi, w.low, v.hi);
+  dot_half(acc.lo, w.high, v.lo);
+  dot_half(acc.hi, w.high, v.hi);
+}
+
 }  // namespace trimaran::TRIMARAN_ISA

@@ -23,4 +23,13 @@ TRIMARAN_INLINE void dot4(I16& acc, const Weights& w, Quad x) {
   asm volatile("%{vex%} vpdpbusd %2, %1, %0" : "+x"(acc.hi) : "x"(w.w.hi), "x"(x));
 }
 
+struct WeightQuad {
+  Quad w;
+};
+TRIMARAN_INLINE WeightQuad load_weights(const uint8_t* p) { return {load_quad(reinterpret_cast<const int8_t*>(p))}; }
+TRIMARAN_INLINE void dot4(I16& acc, const WeightQuad& w, Bytes v) {
+  asm volatile("%{vex%} vpdpbusd %2, %1, %0" : "+x"(acc.lo) : "x"(w.w), "x"(v.lo));
+  asm volatile("%{vex%} vpdpbusd %2, %1, %0" : "+x"(acc.hi) : "x"(w.w), "x"(v.hi));
+}
+
 }  // namespace trimaran::TRIMARAN_ISA

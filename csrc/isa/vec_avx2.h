@@ -43,8 +43,8 @@ TRIMARAN_INLINE F16 round_even(F16 a) {
   return {_mm256_round_ps(a.lo, mode), _mm256_round_ps(a.hi, mode)};
 }
 TRIMARAN_INLINE F16 zero_below(F16 a, F16 x, F16 limit) {
-  return {_mm256_and_ps(_mm256_cmp_ps(x.lo, limit.lo, _CMP_GE_OQ), a.lo),
-          _mm256_and_ps(_mm256_cmp_ps(x.hi, limit.hi, _CMP_GE_OQ), a.hi)};
+  return {_mm256_and_ps(_mm256_cmp_ps(x.lo, limit.lo, _CMP_NLT_UQ), a.lo),
+          _mm256_and_ps(_mm256_cmp_ps(x.hi, limit.hi, _CMP_NLT_UQ), a.hi)};
 }
 TRIMARAN_INLINE F16 first_lanes(int n, F16 a, F16 b) {
   const __m256i limit = _mm256_set1_epi32(n);
@@ -95,6 +95,11 @@ TRIMARAN_INLINE void store_int8(int8_t* p, I16 a) {
   const __m256i h = narrow16(a, true);
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
                    _mm_packs_epi16(_mm256_castsi256_si128(h), _mm256_extracti128_si256(h, 1)));
+}
+TRIMARAN_INLINE void store_uint8(uint8_t* p, I16 a) {
+  const __m256i h = narrow16(a, true);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
+                   _mm_packus_epi16(_mm256_castsi256_si128(h), _mm256_extracti128_si256(h, 1)));
 }
 TRIMARAN_INLINE __m256 power_of_two(__m256i n) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n, _mm256_set1_epi32(127)), 23));

@@ -32,9 +32,9 @@ TRIMARAN_INLINE F16 max(F16 a, F16 b) { return _mm512_max_ps(a, b); }
 TRIMARAN_INLINE F16 min(F16 a, F16 b) { return _mm512_min_ps(a, b); }
 TRIMARAN_INLINE F16 abs(F16 a) { return _mm512_abs_ps(a); }
 TRIMARAN_INLINE F16 round_even(F16 a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
-// a where x >= limit, else 0.
+// 0 where x < limit, else a.
 TRIMARAN_INLINE F16 zero_below(F16 a, F16 x, F16 limit) {
-  return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, limit, _CMP_GE_OQ), a);
+  return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, limit, _CMP_NLT_UQ), a);
 }
 // The first n lanes of a, the others from b; 0 <= n <= 16.
 TRIMARAN_INLINE F16 first_lanes(int n, F16 a, F16 b) { return _mm512_mask_mov_ps(b, __mmask16((1u << n) - 1), a); }
@@ -68,11 +68,11 @@ TRIMARAN_INLINE I16 to_int(F16 a) { return _mm512_cvtps_epi32(a); }  // round ha
 TRIMARAN_INLINE void store_int8(int8_t* p, I16 a) {                  // values within int8
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a));
 }
-// p * 2^n for whole n with 2^n normal.
-TRIMARAN_INLINE F16 scale_by_power(F16 p, F16 n) {
-  const I16 bits = _mm512_slli_epi32(_mm512_add_epi32(to_int(n), _mm512_set1_epi32(127)), 23);
-  return _mm512_mul_ps(p, _mm512_castsi512_ps(bits));
+TRIMARAN_INLINE void store_uint8(uint8_t* p, I16 a) {  // values within uint8
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a));
 }
+// p * 2^n for whole n with 2^n normal.
+TRIMARAN_INLINE F16 scale_by_power(F16 p, F16 n) { return _mm512_scalef_ps(p, n); }
 
 TRIMARAN_INLINE F16 load_half(const uint8_t* p) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
@@ -123,6 +123,15 @@ struct Full {  // weights q + 128
 template <class Weights>
 TRIMARAN_INLINE void dot4(I16& acc, const Weights& w, Quad x) {
   asm volatile("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(w.w), "v"(x));
+}
+
+struct WeightQuad {  // 4 uint8 weights of attention, repeated for every column
+  Quad w;
+};
+TRIMARAN_INLINE WeightQuad load_weights(const uint8_t* p) { return {load_quad(reinterpret_cast<const int8_t*>(p))}; }
+// acc += sum of 4 products per column, unsigned weights times signed values.
+TRIMARAN_INLINE void dot4(I16& acc, const WeightQuad& w, Bytes v) {
+  asm volatile("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(w.w), "v"(v));
 }
 
 TRIMARAN_INLINE void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }

@@ -67,7 +67,7 @@ TRIMARAN_INLINE F16 abs(F16 a) { return TRIMARAN_EACH(F16, Float4(Int4(a.v[i]) &
 // Adding and taking away 1.5 * 2^23 leaves a whole number, rounded half to even, for |a| < 2^22.
 TRIMARAN_INLINE F16 round_even(F16 a) { return TRIMARAN_EACH(F16, (a.v[i] + splat(0x1.8p23f)) - splat(0x1.8p23f)); }
 TRIMARAN_INLINE F16 zero_below(F16 a, F16 x, F16 limit) {
-  return TRIMARAN_EACH(F16, Float4(Int4(x.v[i] >= limit.v[i]) & Int4(a.v[i])));
+  return TRIMARAN_EACH(F16, Float4(~Int4(x.v[i] < limit.v[i]) & Int4(a.v[i])));
 }
 TRIMARAN_INLINE F16 first_lanes(int n, F16 a, F16 b) {
   return TRIMARAN_EACH(F16, choose(Int4(splat_int(n - 4 * i) > Int4{0, 1, 2, 3}), a.v[i], b.v[i]));
@@ -109,6 +109,9 @@ TRIMARAN_INLINE I16 to_int(F16 a) {
 }
 TRIMARAN_INLINE void store_int8(int8_t* p, I16 a) {
   for (int i = 0; i < 16; i++) p[i] = int8_t(a.v[i / 4][i % 4]);
+}
+TRIMARAN_INLINE void store_uint8(uint8_t* p, I16 a) {
+  for (int i = 0; i < 16; i++) p[i] = uint8_t(a.v[i / 4][i % 4]);
 }
 TRIMARAN_INLINE F16 scale_by_power(F16 p, F16 n) {
   const I16 e = to_int(n);
@@ -169,6 +172,21 @@ TRIMARAN_INLINE void dot4(I16& acc, const Small& w, const Quad& x) {
   for (int i = 0; i < 4; i++) {
     const Short8 even = Short8(w.w.v[i] & 0x00FF00FF), odd = Short8((w.w.v[i] >> 8) & 0x00FF00FF);
     acc.v[i] += add_pair(even * x.even) + add_pair(odd * x.odd);
+  }
+}
+
+// Unsigned weights of attention times signed values; again a product fits 16 bits.
+struct WeightQuad {
+  Quad w;
+};
+TRIMARAN_INLINE WeightQuad load_weights(const uint8_t* p) {
+  return {
+      {Short8{p[0], p[2], p[0], p[2], p[0], p[2], p[0], p[2]}, Short8{p[1], p[3], p[1], p[3], p[1], p[3], p[1], p[3]}}};
+}
+TRIMARAN_INLINE void dot4(I16& acc, const WeightQuad& w, const Bytes& v) {
+  for (int i = 0; i < 4; i++) {
+    const Short8 even = Short8(Short8(v.v[i]) << 8) >> 8, odd = Short8(v.v[i]) >> 8;
+    acc.v[i] += add_pair(even * w.w.even) + add_pair(odd * w.w.odd);
   }
 }
 

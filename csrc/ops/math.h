@@ -32,9 +32,9 @@ TRIMARAN_INLINE void for_row_tiles(int rows, F&& f) {
 TRIMARAN_INLINE int smaller(int a, int b) { return a < b ? a : b; }
 TRIMARAN_INLINE int bigger(int a, int b) { return a > b ? a : b; }
 
-// 2^x to about 2e-7 relative for x <= 127; exactly 0 below -126. Minimax polynomial on [-1/2, 1/2].
+// 2^x to about 2e-7 relative for x <= 127; exactly 0 below -126; NaN stays NaN. Minimax polynomial on [-1/2, 1/2].
 TRIMARAN_INLINE F16 exp2(F16 x) {
-  const F16 low = set1(-126.f), y = max(x, low), n = round_even(y), f = sub(y, n);
+  const F16 low = set1(-126.f), y = max(low, x), n = round_even(y), f = sub(y, n);
   F16 p = set1(0.00132647273f);
   p = fma(p, f, set1(0.00967151299f));
   p = fma(p, f, set1(0.0555073358f));
@@ -47,6 +47,16 @@ TRIMARAN_INLINE float exp2(float x) {
   float lanes[16];
   store(lanes, exp2(set1(x)));
   return lanes[0];
+}
+
+// 2^x to about 1e-4 relative for x <= 0, at least 2^-126; NaN stays NaN. For weights that are rounded to 8 bits.
+TRIMARAN_INLINE F16 exp2_coarse(F16 x) {
+  const F16 y = max(set1(-126.f), x), n = round_even(y), f = sub(y, n);
+  F16 p = set1(0.0550083f);
+  p = fma(p, f, set1(0.2422105f));
+  p = fma(p, f, set1(0.6932828f));
+  p = fma(p, f, set1(1.f));
+  return scale_by_power(p, n);
 }
 
 // x / (1 + e^-x).

@@ -10,6 +10,9 @@ TRIMARAN_INLINE float inverse_rms(const float* x, int width, float eps) {
   return 1.f / __builtin_sqrtf(reduce_add(sum) / float(width) + eps);
 }
 
+constexpr float kTiny = 1e-30f;  // 127 / absmax must stay finite; what is smaller is as good as zero
+constexpr float kLargest = 0x1.fffffep127f;
+
 // What rounding scaled values to q left, in 256ths.
 TRIMARAN_INLINE F16 left_over(F16 scaled, I16 q) {
   const F16 left = mul(sub(scaled, to_float(q)), set1(256.f));
@@ -19,8 +22,6 @@ TRIMARAN_INLINE F16 left_over(F16 scaled, I16 q) {
 // Quantises 32 values: scale = absmax / 127, q = round half to even (x * (127 / absmax)).
 template <bool Wide>
 TRIMARAN_INLINE void quantise_group(F16 a, F16 b, int8_t* q, GroupTerms* g) {
-  constexpr float kTiny = 1e-30f;  // 127 / absmax must stay finite; such a group is as good as zero
-  constexpr float kLargest = 0x1.fffffep127f;
   const float absmax = reduce_max(max(abs(a), abs(b)));
   if (any_nan(a, b) || absmax > kLargest) {  // no integers stand for such a group: its products shall be NaN
     for (int i = 0; i < (Wide ? 64 : 32); i += 16) store_int8(q + i, set1_int(0));

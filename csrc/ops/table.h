@@ -7,6 +7,10 @@
 #include "ops/math.h"
 #include "ops/rows.h"
 #include "ops/linear.h"
+#include "ops/rope.h"
+#include "ops/attention_pages.h"
+#include "ops/attention_float.h"
+#include "ops/attention_int8.h"
 #include "ops/attention.h"
 // clang-format on
 
@@ -17,6 +21,6 @@ namespace trimaran::TRIMARAN_ISA {
 
 extern const Kernels kTable;
 const Kernels kTable = {
-    TRIMARAN_STRING(TRIMARAN_ISA), kAttentionRows, prepare, linear, store_kv, attend, merge_partials, swiglu, add_rows};
+    TRIMARAN_STRING(TRIMARAN_ISA), prepare, linear, store_kv, attend, merge_partials, swiglu, add_rows};
 
 }  // namespace trimaran::TRIMARAN_ISA

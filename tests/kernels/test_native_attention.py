@@ -102,7 +102,12 @@ def test_attention_is_the_reference(isa: str, kv_format: KVFormat, shape: tuple[
         [Part(second[:19], 0, far), Part(first[130:150], 130, near)],
         [Part(first[150:], 150, near), Part(second[19:], 19, far)],
     ):
-        np.testing.assert_allclose(attend(ours, *parts), attend(theirs, *parts), atol=1e-5, rtol=1e-4)
+        out, expected = attend(ours, *parts), attend(theirs, *parts)
+        if kv_format is KVFormat.INT8:  # a sum in another order may round to the other integer
+            error = np.abs(out - expected)
+            assert (np.median(error) < 5e-5, error.max() < 0.02) == (True, True)
+        else:
+            np.testing.assert_allclose(out, expected, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("kv_format", list(KVFormat))
@@ -149,6 +154,28 @@ def test_what_a_page_held_before_does_not_matter(isa: str, kv_format: KVFormat) 
     attend(executor, Part([30] * 32, 0, [4, 5]))
     attend(executor, Part(text[:20], 0, [4, 5]))
     assert attend(executor, Part(text[20:], 20, [4, 5])).tobytes() == clean[-1:].tobytes()
+
+
+@pytest.mark.parametrize("kv_format", list(KVFormat))
+@pytest.mark.parametrize(
+    ("part", "value"), [("query", np.nan), ("query", np.inf), ("key", np.nan), ("value", np.nan), ("value", np.inf)]
+)
+def test_one_bad_number_is_seen_by_its_sequence_alone(isa: str, kv_format: KVFormat, part: str, value: float) -> None:
+    shape = (9, 3, 64, 64)
+    made, weights = attention(*shape)
+    damaged = np.array(weights["x"].data)
+    damaged[30, {"query": 70, "key": 9 * 64 + 5, "value": 12 * 64 + 5}[part]] = value  # of the first kv head
+    executor = NativeExecutor(made, named([fp32("x", damaged)]), replace(OPTIONS, kv_format=kv_format))
+    text, other = tokens(140), tokens(20, 1)
+    expected = attend(native(shape, replace(OPTIONS, kv_format=kv_format)), Part(other, 0, [1, 2]), rows=[19])
+    bad = [*text[:135], 30, *text[136:]]
+    both = attend(executor, Part(bad, 0, range(10, 19)), Part(other, 0, [1, 2]), rows=[134, 135, 139, 159])
+    assert both[3:].tobytes() == expected.tobytes()
+    assert np.isfinite(both[0]).all()  # the row before
+    assert not np.isfinite(both[1]).all()
+    assert np.isfinite(both[2]).all() == (part == "query")  # nobody else reads a query
+    again = attend(executor, Part(bad[139:], 139, range(10, 19)))  # decoding, blocks apart
+    assert np.isfinite(again).all() == (part == "query")
 
 
 def test_a_shared_prefix_page_serves_two_sequences(isa: str) -> None:

@@ -1,6 +1,7 @@
 """The reference executor: what a row computes must not depend on how steps are cut, nor on who else is in them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -202,6 +203,13 @@ def test_bf16_pages_round_and_fp32_pages_do_not() -> None:
     close = logits(executor(options=FAST), Rows(PROMPT, 0, PAGES))
     exact = logits(executor(), Rows(PROMPT, 0, PAGES))
     assert 1e-4 < np.abs(close - exact).max() < 0.2
+
+
+def test_int8_pages_are_close_and_hold_a_scale_per_token_and_head() -> None:
+    runner = executor(options=replace(EXACT, kv_format=KVFormat.INT8))
+    exact = logits(executor(), Rows(PROMPT, 0, PAGES))
+    assert 1e-4 < np.abs(logits(runner, Rows(PROMPT, 0, PAGES)) - exact).max() < 0.4
+    assert runner.kv_bytes == 40 * program().cache.page_bytes(KVFormat.INT8, 16)
 
 
 def test_memory_is_reported_in_the_bytes_of_the_formats() -> None:

@@ -81,6 +81,31 @@ def test_attention_shares_kv_heads_among_neighbouring_query_heads() -> None:
         np.testing.assert_allclose(out[head], sum(w * values[t, head // 3] for t, w in enumerate(weights)), rtol=1e-12)
 
 
+def test_hadamard_keeps_products_and_spreads_a_peak() -> None:
+    a, b = normal(3, 48), normal(3, 48, seed=1)
+    np.testing.assert_allclose(np.sum(ops.hadamard(a) * ops.hadamard(b), -1), np.sum(a * b, -1), rtol=1e-12)
+    peak = np.zeros((1, 32))
+    peak[0, 5] = 4
+    assert np.abs(ops.hadamard(peak)).tolist() == [[1.0] * 16 + [0.0] * 16]
+
+
+def test_int8_by_hand() -> None:
+    q, scale = ops.to_int8(np.array([[-4.0, 2.0, 1.0, 0.0], [0.0] * 4]))
+    assert q.tolist() == [[-127, 64, 32, 0], [0] * 4]  # 63.5 and 31.75
+    assert scale.tolist() == [4 / 127, 0]
+
+
+def test_int8_attention_is_close_to_attention() -> None:
+    q, keys, values = normal(6, 32), normal(300, 2, 32, seed=1), normal(300, 2, 32, seed=2)
+    values[0] /= 100  # what the first token says is little, but everybody looks at it
+    keys[0] = 3 * q[:1]
+    rounded_keys, key_scales = ops.to_int8(ops.hadamard(keys))
+    rounded, scales = ops.to_int8(values)
+    out = ops.attend_int8(q, rounded_keys * key_scales[..., None], rounded, scales, 32**-0.5)
+    error = out - ops.attend(q, keys, values, 32**-0.5)
+    assert 0 < np.abs(error).max() < 0.01
+
+
 def test_attention_of_large_scores_stays_finite() -> None:
     q = np.full((1, 4), 1e4, np.float32)
     out = ops.attend(q, np.stack([q, -q]), np.array([[[1.0] * 4], [[2.0] * 4]], np.float32), 1.0)

@@ -31,14 +31,19 @@ class WeightFormat(StrEnum):
 
 
 class KVFormat(StrEnum):
-    """How a KV page holds keys and values."""
+    """How a KV page holds keys and values.
+
+    ``int8`` is ``scale * q`` with ``q`` in -127..127 and an fp32 scale (absmax / 127) per token and kv head, for keys
+    and values apart. Keys are held after a Hadamard transform of every 16 dimensions, which queries then go through too.
+    """
 
     FP32 = "fp32"
     BF16 = "bf16"
+    INT8 = "int8"
 
-    @property
-    def itemsize(self) -> int:
-        return {"fp32": 4, "bf16": 2}[self.value]
+    def token_bytes(self, head_dim: int) -> int:
+        """Bytes of one token's key and value of one kv head, scales included."""
+        return {"fp32": 8 * head_dim, "bf16": 4 * head_dim, "int8": 2 * head_dim + 8}[self.value]
 
 
 class ActivationFormat(StrEnum):
@@ -58,4 +63,4 @@ class CacheGroup:
 
     def page_bytes(self, fmt: KVFormat, page_size: int) -> int:
         """Bytes of one page (``page_size`` tokens, keys and values, all layers)."""
-        return 2 * self.layers * self.kv_heads * self.head_dim * page_size * fmt.itemsize
+        return self.layers * self.kv_heads * page_size * fmt.token_bytes(self.head_dim)

@@ -18,6 +18,7 @@ class Weights(StrEnum):
 class Pages(StrEnum):
     AUTO = "auto"
     BF16 = "bf16"
+    INT8 = "int8"
     FP32 = "fp32"
 
 

@@ -148,7 +148,7 @@ def _cost(op: Lowered, weights: Mapping[str, Weight], kv_format: KVFormat) -> _C
         case Attention():
             return _Cost(
                 "attention",
-                bytes_of_token=2 * op.kv_heads * op.head_dim * kv_format.itemsize,
+                bytes_of_token=op.kv_heads * kv_format.token_bytes(op.head_dim),
                 ops_of_score=4 * op.heads * op.head_dim,
             )
         case RmsNorm():

@@ -30,6 +30,8 @@ from trimaran.kernels.weights import Weight
 
 Buffers = dict[Buffer, Array]
 
+_PAGE_TYPES = {KVFormat.FP32: np.float32, KVFormat.BF16: ml_dtypes.bfloat16, KVFormat.INT8: np.int8}
+
 
 class ReferenceExecutor:
     """The executor that defines what a program means. ``compute`` is the type of all arithmetic.
@@ -65,8 +67,10 @@ class ReferenceExecutor:
         self._ropes = {spec: rope_table(spec, program.context) for spec in ropes}
         cache = program.cache
         shape = (options.num_pages, cache.layers, 2, options.page_size, cache.kv_heads, cache.head_dim)
-        self._pages: Array = np.zeros(shape, np.float32 if options.kv_format is KVFormat.FP32 else ml_dtypes.bfloat16)
-        self.kv_bytes = self._pages.nbytes
+        self._pages: Array = np.zeros(shape, _PAGE_TYPES[options.kv_format])
+        self._int8_pages = options.kv_format is KVFormat.INT8
+        self._scales: Array = np.zeros(shape[:-1] if self._int8_pages else 0, np.float32)
+        self.kv_bytes = self._pages.nbytes + self._scales.nbytes
         self._last_reads = _last_reads(program.ops)
 
     def run(self, step: StepInputs) -> StepOutputs:
@@ -87,6 +91,7 @@ class ReferenceExecutor:
         """Drops weights and pages."""
         self._weights = {}
         self._pages = np.zeros(0, self._pages.dtype)
+        self._scales = np.zeros(0, np.float32)
 
     def _apply(self, op: Op, buffers: Buffers, step: StepInputs) -> Array:
         match op:
@@ -120,23 +125,38 @@ class ReferenceExecutor:
             positions = np.arange(context, context + rows.stop - rows.start)
             cos, sin = cos_table[positions].astype(self._compute), sin_table[positions].astype(self._compute)
             table = step.page_table[step.slots[i]]
-            self._write(op.layer, table, positions, ops.rotate(k[rows], cos, sin), v[rows])
-            keys, values = self._read(op.layer, table, context + len(positions))
+            self._write(op.layer, 0, table, positions, ops.rotate(k[rows], cos, sin))
+            self._write(op.layer, 1, table, positions, v[rows])
+            tokens = context + len(positions)
+            keys, key_scales = self._read(op.layer, 0, table, tokens)
+            values, value_scales = self._read(op.layer, 1, table, tokens)
             for row, query, position in zip(out[rows], ops.rotate(q[rows], cos, sin), positions, strict=True):
-                row[:] = ops.attend(query, keys[: position + 1], values[: position + 1], op.scale)
+                seen = slice(position + 1)
+                if self._int8_pages:
+                    scaled = keys[seen] * key_scales[seen, :, None]
+                    row[:] = ops.attend_int8(query, scaled, values[seen], value_scales[seen], op.scale)
+                else:
+                    row[:] = ops.attend(query, keys[seen], values[seen], op.scale)
         return out.reshape(len(qkv), -1)
 
-    def _write(self, layer: int, table: Array, positions: Array, k: Array, v: Array) -> None:
-        pages, offsets = table[positions // self.page_size], positions % self.page_size
-        self._pages[pages, layer, 0, offsets] = k.astype(self._pages.dtype)
-        self._pages[pages, layer, 1, offsets] = v.astype(self._pages.dtype)
+    def _write(self, layer: int, part: int, table: Array, positions: Array, heads: Array) -> None:
+        """Writes keys (``part`` 0) or values (1) ``[rows, kv_heads, head_dim]`` in page format."""
+        at = (table[positions // self.page_size], layer, part, positions % self.page_size)
+        if self._int8_pages:
+            heads, scales = ops.to_int8(ops.hadamard(heads) if part == 0 else heads)
+            self._scales[at] = scales
+        self._pages[at] = heads.astype(self._pages.dtype)
 
-    def _read(self, layer: int, table: Array, tokens: int) -> tuple[Array, Array]:
-        """Keys and values ``[tokens, kv_heads, head_dim]``, in page format widened to the compute type."""
-        pages = self._pages[table[: -(-tokens // self.page_size)], layer].astype(self._compute)
-        keys, values = pages[:, 0], pages[:, 1]  # [pages, page_size, kv_heads, head_dim]
-        shape = (-1, *keys.shape[2:])
-        return keys.reshape(shape)[:tokens], values.reshape(shape)[:tokens]
+    def _read(self, layer: int, part: int, table: Array, tokens: int) -> tuple[Array, Array]:
+        """Keys or values ``[tokens, kv_heads, head_dim]`` in page format widened to the compute type, and the scales
+        ``[tokens, kv_heads]`` of int8."""
+        pages = table[: -(-tokens // self.page_size)]
+        heads = self._pages[pages, layer, part].astype(self._compute)  # [pages, page_size, kv_heads, head_dim]
+        heads = heads.reshape(-1, *heads.shape[2:])[:tokens]
+        if not self._int8_pages:
+            return heads, self._scales
+        scales = self._scales[pages, layer, part].astype(self._compute)
+        return heads, scales.reshape(-1, scales.shape[-1])[:tokens]
 
 
 def _bytes(weight: Weight) -> int:

@@ -71,6 +71,49 @@ def attend(q: Array, keys: Array, values: Array, scale: float) -> Array:
     return out.reshape(q.shape)
 
 
+KV_BLOCK = 128  # tokens whose attention weights are rounded together, at absolute positions
+
+
+def hadamard(x: Array) -> Array:
+    """Every 16 entries along the last axis times the orthogonal 16 x 16 Hadamard matrix."""
+    index = np.arange(16)
+    odd = np.bitwise_count(index[:, None] & index) % 2 == 1
+    out: Array = x.reshape(*x.shape[:-1], -1, 16) @ np.where(odd, -0.25, 0.25).astype(x.dtype)
+    return out.reshape(x.shape)
+
+
+def to_int8(x: Array) -> tuple[Array, Array]:
+    """``x`` as integers -127..127 (still of ``x``'s type) and a scale, absmax / 127, per vector along the last axis."""
+    absmax = np.abs(x).max(axis=-1, keepdims=True)
+    q = np.rint(x * np.divide(127, absmax, out=np.zeros_like(absmax), where=absmax > 0))
+    return q, absmax[..., 0] / 127
+
+
+def attend_int8(q: Array, keys: Array, values: Array, value_scales: Array, scale: float) -> Array:
+    """``attend`` over int8 pages: ``keys`` after ``hadamard`` and times their scales, ``values`` as integers.
+
+    The query is transformed and rounded to int8. Within each ``KV_BLOCK`` the weights, times ``value_scales``
+    ``[tokens, kv_heads]``, are rounded to 255ths of the largest product.
+    """
+    rounded, query_scale = to_int8(hadamard(q))
+    grouped = (rounded * query_scale[:, None]).reshape(keys.shape[1], -1, q.shape[-1])  # [kv_heads, group, dim]
+    scores = grouped @ keys.transpose(1, 2, 0) * scale  # [kv_heads, group, tokens]
+    largest = scores.max(axis=-1, keepdims=True)
+    total, out = np.zeros_like(largest), np.zeros_like(grouped)
+    for start in range(0, len(keys), KV_BLOCK):
+        block = slice(start, start + KV_BLOCK)
+        top = scores[..., block].max(axis=-1, keepdims=True)
+        weights = np.exp(scores[..., block] - top)
+        scaled = weights * value_scales.T[:, None, block]
+        step = scaled.max(axis=-1, keepdims=True) / 255
+        integers = np.rint(np.divide(scaled, step, out=np.zeros_like(scaled), where=step > 0))
+        share = np.exp(top - largest)
+        total += share * weights.sum(axis=-1, keepdims=True)
+        out += share * step * (integers @ values[block].transpose(1, 0, 2))
+    result: Array = out / total
+    return result.reshape(q.shape)
+
+
 def swiglu(gate_up: Array) -> Array:
     """``silu(gate) * up`` with ``silu(x) = x / (1 + exp(-x))``, of rows ``[gate | up]``."""
     gate, up = np.split(gate_up, 2, axis=-1)

@@ -1,0 +1,110 @@
+// Attention over pages of fp32 or bf16: K [head_dim][16 tokens], V [16 tokens][head_dim].
+namespace trimaran::TRIMARAN_ISA {
+
+template <class T>
+struct FloatPages {
+  static constexpr int kRows = kAttentionRows;  // that are reduced together
+  struct Terms {};                              // of a query, beside its numbers
+
+  static void store_kv(const Attention& a, int row, int position, int kv_head, const int32_t* pages, float* rotated) {
+    const int d = a.head_dim, token = position % kTileTokens;
+    rope(a, key_of(a, row, kv_head), position, rotated);
+    T* key = reinterpret_cast<T*>(tile_at(a.kv, pages, kv_head, position / kTileTokens));
+    for (int i = 0; i < d; i += 16) {
+      T lanes[16];
+      store(lanes, load(rotated + i));
+      for (int j = 0; j < 16; j++) key[(i + j) * kTileTokens + token] = lanes[j];
+    }
+    const float* v = value_of(a, row, kv_head);
+    T* value = key + size_t(d) * kTileTokens + size_t(token) * d;
+    for (int i = 0; i < d; i += 16) store(value + i, load(v + i));
+  }
+
+  TRIMARAN_INLINE static Terms take_query(const Attention& a, const float* rotated, float* queries, int row) {
+    const F16 scale = set1(a.scale);
+    for (int i = 0; i < a.head_dim; i += 16) store(queries + row * a.head_dim + i, mul(load(rotated + i), scale));
+    return {};
+  }
+
+  template <int R>
+  static void reduce(const Block& b, int d, const float* queries, const Terms*, int first_row, Scratch& scratch,
+                     Reduced& out) {
+    constexpr int kAtOnce = kAttentionSums / R >= 4 ? 4 : kAttentionSums / R >= 2 ? 2 : 1;
+    const float* q = queries + first_row * d;
+    int t = 0;
+    for (; t + kAtOnce <= b.tiles; t += kAtOnce) score<R, kAtOnce>(b.tile + t, q, d, scratch.scores + t * kTileTokens);
+    for (; t < b.tiles; t++) score<R, 1>(b.tile + t, q, d, scratch.scores + t * kTileTokens);
+    for (int r = 0; r < R; r++) {
+      softmax(scratch.scores + r * kBlockTokens, b.tiles, b.visible[r], out.m[r], out.l[r]);
+    }
+    int i = 0;
+    for (; i + 16 * kAtOnce <= d; i += 16 * kAtOnce) weigh<R, kAtOnce>(b, scratch.scores, d, i, out.o);
+    for (; i < d; i += 16) weigh<R, 1>(b, scratch.scores, d, i, out.o);
+  }
+
+ private:
+  // Scores [R][kBlockTokens] of R queries against N tiles.
+  template <int R, int N>
+  TRIMARAN_INLINE static void score(const uint8_t* const* tiles, const float* q, int d, float* scores) {
+    F16 s[R * N];
+    unroll<R * N>(TRIMARAN_UNROLL(i) { s[i] = zero(); });
+    for (int i = 0; i < d; i++) {
+      F16 k[N];
+      unroll<N>(TRIMARAN_UNROLL(t) { k[t] = load(reinterpret_cast<const T*>(tiles[t]) + i * kTileTokens); });
+      unroll<R>(TRIMARAN_UNROLL(r) {
+        const F16 x = set1(q[r * d + i]);
+        unroll<N>(TRIMARAN_UNROLL(t) { s[r * N + t] = fma(k[t], x, s[r * N + t]); });
+      });
+    }
+    unroll<R>(TRIMARAN_UNROLL(r) {
+      unroll<N>(TRIMARAN_UNROLL(t) { store(scores + r * kBlockTokens + t * kTileTokens, s[r * N + t]); });
+    });
+  }
+
+  // One row's scores become weights 2^(s - m); returns the largest score and the sum. Invisible tokens get weight 0.
+  TRIMARAN_INLINE static void softmax(float* s, int tiles, int visible, float& largest, float& sum) {
+    const F16 never = set1(-__builtin_inff());
+    F16 top = never;
+    for (int t = 0; t < tiles; t++) {
+      const int n = bigger(0, smaller(kTileTokens, visible - t * kTileTokens));
+      const F16 v = first_lanes(n, load(s + t * kTileTokens), never);
+      store(s + t * kTileTokens, v);
+      top = max(top, v);
+    }
+    largest = reduce_max(top);
+    const F16 m = set1(largest);
+    F16 total = zero();
+    for (int t = 0; t < tiles; t++) {
+      const F16 w = exp2(sub(load(s + t * kTileTokens), m));
+      store(s + t * kTileTokens, w);
+      total = add(total, w);
+    }
+    sum = reduce_add(total);
+  }
+
+  // Weights [R][kBlockTokens] times the values of the visible tokens, dimensions i .. i + 16 N.
+  template <int R, int N>
+  TRIMARAN_INLINE static void weigh(const Block& b, const float* weights, int d, int i, float* o) {
+    const int tokens = b.visible[R - 1];
+    F16 sum[R * N];
+    unroll<R * N>(TRIMARAN_UNROLL(j) { sum[j] = zero(); });
+    for (int first = 0; first < tokens; first += kTileTokens, weights += kTileTokens) {
+      const T* v = reinterpret_cast<const T*>(b.tile[first / kTileTokens]) + d * kTileTokens + i;
+      const int n = smaller(kTileTokens, tokens - first), all = bigger(0, smaller(n, b.visible[0] - first));
+      for (int t = 0; t < n; t++, v += d) {
+        F16 x[N];
+        unroll<N>(TRIMARAN_UNROLL(j) { x[j] = load(v + j * 16); });
+        unroll<R>(TRIMARAN_UNROLL(r) {
+          // A value that a row must not see may be infinite: 0 * inf is NaN.
+          if (t < all || first + t < b.visible[r]) {
+            const F16 w = set1(weights[r * kBlockTokens + t]);
+            unroll<N>(TRIMARAN_UNROLL(j) { sum[r * N + j] = fma(w, x[j], sum[r * N + j]); });
+          }
+        });
+      }
+    }
+    unroll<R>(TRIMARAN_UNROLL(r) { unroll<N>(TRIMARAN_UNROLL(j) { store(o + r * d + i + j * 16, sum[r * N + j]); }); });
+  }
+};
+
+}  // namespace trimaran::TRIMARAN_ISA

@@ -1,0 +1,176 @@
+// Attention over pages of int8, both products in integers.
+//
+//   K [head_dim / 4][16 tokens][4], q + 128 | V [16 tokens / 4][head_dim][4 tokens] | 16 scales of K | 16 scales of V
+//
+// Keys and queries are rounded after a Hadamard transform (see rope.h). A row's weights, each times the scale of its
+// value, become 8 bits without a sign, in steps of a 255th of the largest in the block. A key or value that is not
+// finite gives its key the scale NaN, which makes all that sees it NaN; scales of values are finite whatever a page
+// held.
+namespace trimaran::TRIMARAN_ISA {
+
+struct Int8Pages {
+  static constexpr int kRows = kIntRows;  // that are reduced together
+  struct Terms {                          // of a query, beside its integers
+    float scale;                          // of the scores
+    int32_t start;                        // of an accumulator whose keys are q + 128
+  };
+
+  static void store_kv(const Attention& a, int row, int position, int kv_head, const int32_t* pages, float* rotated) {
+    const int d = a.head_dim, token = position % kTileTokens;
+    uint8_t* tile = tile_at(a.kv, pages, kv_head, position / kTileTokens);
+    auto* q = reinterpret_cast<int8_t*>(rotated);  // integers take the place of the numbers that they come from
+    rope(a, key_of(a, row, kv_head), position, rotated);
+    hadamard(rotated, d);
+    const Rounded key = round_head(rotated, d, q);
+    for (int i = 0; i < d; i += 4) {
+      uint32_t quad;
+      std::memcpy(&quad, q + i, 4);
+      quad ^= 0x80808080;
+      std::memcpy(tile + i * kTileTokens + 4 * token, &quad, 4);
+    }
+    const Rounded value = round_head(value_of(a, row, kv_head), d, q);
+    uint8_t* v = tile + d * kTileTokens + token / 4 * 4 * d + token % 4;
+    for (int i = 0; i < d; i++) v[4 * i] = uint8_t(q[i]);
+    auto* scales = reinterpret_cast<float*>(tile + 2 * d * kTileTokens);
+    scales[token] = value.finite ? key.scale : __builtin_nanf("");
+    scales[kTileTokens + token] = value.finite ? value.scale : 0.f;
+  }
+
+  TRIMARAN_INLINE static Terms take_query(const Attention& a, float* rotated, float* queries, int row) {
+    hadamard(rotated, a.head_dim);
+    const Rounded r = round_head(rotated, a.head_dim, reinterpret_cast<int8_t*>(queries) + row * a.head_dim);
+    return {r.scale * a.scale, kBiasedInt8 ? -128 * r.sum : 0};
+  }
+
+  template <int R>
+  static void reduce(const Block& b, int d, const float* queries, const Terms* terms, int first_row, Scratch& scratch,
+                     Reduced& out) {
+    constexpr int kAtOnce = kAttentionSums / R >= 4 ? 4 : kAttentionSums / R >= 2 ? 2 : 1;
+    const auto* q = reinterpret_cast<const int8_t*>(queries) + first_row * d;
+    terms += first_row;
+    int t = 0;
+    for (; t + kAtOnce <= b.tiles; t += kAtOnce)
+      score<R, kAtOnce>(b.tile + t, q, terms, d, scratch.scores + t * kTileTokens);
+    for (; t < b.tiles; t++) score<R, 1>(b.tile + t, q, terms, d, scratch.scores + t * kTileTokens);
+    float step[R];
+    for (int r = 0; r < R; r++) {
+      step[r] = softmax(b, d, b.visible[r], scratch.scores + r * kBlockTokens, scratch.weights + r * kBlockTokens,
+                        out.m[r], out.l[r]);
+    }
+    int i = 0;
+    for (; i + 16 * kAtOnce <= d; i += 16 * kAtOnce) weigh<R, kAtOnce>(b, scratch.weights, step, d, i, out.o);
+    for (; i < d; i += 16) weigh<R, 1>(b, scratch.weights, step, d, i, out.o);
+  }
+
+ private:
+  struct Rounded {
+    float scale;  // absmax / 127; NaN if not finite
+    int32_t sum;  // of the integers
+    bool finite;
+  };
+
+  // q = round half to even (x * (127 / absmax)). `q` may be where `x` is.
+  TRIMARAN_INLINE static Rounded round_head(const float* x, int d, int8_t* q) {
+    F16 top = zero();
+    bool nan = false;
+    for (int i = 0; i < d; i += 16) {
+      const F16 v = load(x + i);
+      nan |= any_nan(v, v);
+      top = max(top, abs(v));
+    }
+    const float absmax = reduce_max(top);
+    const bool finite = !nan && absmax <= kLargest, some = finite && absmax > kTiny;
+    const F16 inverse = set1(some ? 127.f / absmax : 0.f);
+    I16 sum = set1_int(0);
+    for (int i = 0; i < d; i += 16) {
+      const I16 n = some ? to_int(mul(load(x + i), inverse)) : set1_int(0);
+      store_int8(q + i, n);
+      sum = add(sum, n);
+    }
+    return {finite ? (some ? absmax / 127.f : 0.f) : __builtin_nanf(""), reduce_add(sum), finite};
+  }
+
+  // Scores [R][kBlockTokens] of R queries against N tiles.
+  template <int R, int N>
+  TRIMARAN_INLINE static void score(const uint8_t* const* tiles, const int8_t* q, const Terms* terms, int d,
+                                    float* scores) {
+    I16 s[R * N];
+    unroll<R * N>(TRIMARAN_UNROLL(i) {
+      s[i] = set1_int(terms[i / N].start);
+      keep_apart(s[i]);
+    });
+    for (int i = 0; i < d; i += 4) {
+      unroll<N>(TRIMARAN_UNROLL(t) {
+        const Full k(load_bytes(tiles[t] + i * kTileTokens));
+        unroll<R>(TRIMARAN_UNROLL(r) { dot4(s[r * N + t], k, load_quad(q + r * d + i)); });
+      });
+    }
+    unroll<N>(TRIMARAN_UNROLL(t) {
+      const F16 scale = load(reinterpret_cast<const float*>(tiles[t] + 2 * d * kTileTokens));
+      unroll<R>(TRIMARAN_UNROLL(r) {
+        store(scores + r * kBlockTokens + t * kTileTokens,
+              mul(to_float(s[r * N + t]), mul(scale, set1(terms[r].scale))));
+      });
+    });
+  }
+
+  // One row's scores become weights in 8 bits. Returns the largest score, the sum of the weights 2^(s - m) and the step
+  // of the 8 bits. Always over a whole block: what is not there or not visible has a weight of 2^-126, which is nothing
+  // beside the largest weight, 1.
+  TRIMARAN_INLINE static float softmax(const Block& b, int d, int visible, const float* scores, uint8_t* weights,
+                                       float& largest, float& sum) {
+    const auto seen = [&](int t, F16 x, float otherwise) TRIMARAN_BODY {
+      if (visible >= (t + 1) * kTileTokens) return x;
+      return first_lanes(bigger(0, visible - t * kTileTokens), x, set1(otherwise));
+    };
+    F16 s[kBlockTiles], top = set1(-__builtin_inff());
+    unroll<kBlockTiles>(TRIMARAN_UNROLL(t) {
+      s[t] = seen(t, load(scores + t * kTileTokens), -__builtin_inff());
+      top = max(top, s[t]);
+    });
+    largest = reduce_max(top);
+    const F16 m = set1(largest);
+    F16 total = zero();
+    top = zero();
+    unroll<kBlockTiles>(TRIMARAN_UNROLL(t) {
+      s[t] = exp2_coarse(sub(s[t], m));
+      total = add(total, s[t]);
+      if (t < b.tiles) {
+        const auto* scales = reinterpret_cast<const float*>(b.tile[t] + 2 * d * kTileTokens) + kTileTokens;
+        s[t] = seen(t, mul(s[t], load(scales)), 0.f);
+        top = max(top, s[t]);
+      }
+    });
+    sum = reduce_add(total);
+    const float most = reduce_max(top);
+    const F16 steps = set1(most > kTiny ? 255.f / most : 0.f);
+    unroll<kBlockTiles>(TRIMARAN_UNROLL(t) { store_uint8(weights + t * kTileTokens, to_int(mul(s[t], steps))); });
+    return most > kTiny ? most / 255.f : 0.f;
+  }
+
+  // Weights [R][kBlockTokens] times values, dimensions i .. i + 16 N.
+  template <int R, int N>
+  TRIMARAN_INLINE static void weigh(const Block& b, const uint8_t* weights, const float* step, int d, int i, float* o) {
+    I16 sum[R * N];
+    unroll<R * N>(TRIMARAN_UNROLL(j) {
+      sum[j] = set1_int(0);
+      keep_apart(sum[j]);
+    });
+    for (int t = 0; t < b.tiles; t++) {
+      const uint8_t* v = b.tile[t] + d * kTileTokens + i * 4;
+      unroll<4>(TRIMARAN_UNROLL(quad) {
+        Bytes x[N];
+        unroll<N>(TRIMARAN_UNROLL(j) { x[j] = load_bytes(v + quad * 4 * d + j * 64); });
+        unroll<R>(TRIMARAN_UNROLL(r) {
+          const WeightQuad w = load_weights(weights + r * kBlockTokens + t * kTileTokens + quad * 4);
+          unroll<N>(TRIMARAN_UNROLL(j) { dot4(sum[r * N + j], w, x[j]); });
+        });
+      });
+    }
+    unroll<R>(TRIMARAN_UNROLL(r) {
+      unroll<N>(TRIMARAN_UNROLL(j) { store(o + r * d + i + j * 16, mul(to_float(sum[r * N + j]), set1(step[r]))); });
+    });
+  }
+};
+
+}  // namespace trimaran::TRIMARAN_ISA
