@@ -34,7 +34,7 @@ class KVFormat(StrEnum):
     """How a KV page holds keys and values.
 
     ``int8`` is ``scale * q`` with ``q`` in -127..127 and an fp32 scale (absmax / 127) per token and kv head, for keys
-    and values apart. Keys are held after a Hadamard transform of every 16 dimensions, which queries then go through too.
+    and values apart. Keys are held after a Hadamard transform of every 16 dimensions, which queries go through too.
     """
 
     FP32 = "fp32"
