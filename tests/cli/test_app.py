@@ -11,7 +11,7 @@ from trimaran.base.errors import ConfigError, ContextLengthError, EngineDiedErro
 from trimaran.cli import main
 from trimaran.cli.app import COMMANDS, app
 
-HEAVY = ("numpy", "tokenizers", "jinja2", "fastapi", "uvicorn", "zmq", "httpx", "yaml", "rich", "asyncio")
+HEAVY = ("numpy", "tokenizers", "jinja2", "fastapi", "uvicorn", "httpx", "yaml", "rich", "asyncio")
 
 
 def run(*arguments, **more):

@@ -1,22 +1,28 @@
 """The worker's loop in this process; as a process of its own it is tested with the host."""
 
+import socket
 import time
 
+import msgspec
 import pytest
 
+from trimaran.base.frames import Unframer, frame
 from trimaran.base.messages import (
     BEAT_SECONDS,
     Beat,
     Cancel,
     Failed,
     FromEngine,
+    FromEngineBatch,
     Started,
     Stop,
     Submit,
     ToEngine,
+    ToEngineBatch,
+    Token,
     Tokens,
 )
-from trimaran.engine.worker import Stopping, serve, take
+from trimaran.engine.worker import Channel, Stopping, serve, take
 
 from .driving import greedy, null_engine
 
@@ -33,11 +39,13 @@ class Script:
         assert 0 <= wait <= BEAT_SECONDS
         return self.batches.pop(0) if self.batches else [Stop(60)]
 
-    def send(self, messages: list[FromEngine]) -> bool:
+    def send(self, messages: list[FromEngine]) -> None:
+        self.sent += messages
+
+    def flush(self, wait: float) -> bool:
         if self.deaf_for:
             self.deaf_for -= 1
             return False
-        self.sent += messages
         return True
 
 
@@ -61,17 +69,33 @@ def test_what_arrives_together_is_taken_in_before_the_next_step():
 
 
 def test_a_host_that_does_not_read_delays_messages_and_loses_none():
-    script = Script([Submit("a", [1], greedy(5))])
-    engine = null_engine()
-    original = script.send
+    ours, theirs = socket.socketpair()
+    channel = Channel(theirs.detach())
+    said = [[Tokens("a", [Token(i)])] * 50 for i in range(1000)]
+    heard: list[list[FromEngine]] = []
+    unframer, decoder = Unframer(), msgspec.msgpack.Decoder(FromEngineBatch)
+    for messages in said:
+        channel.send(messages)
+        while not channel.flush(0):
+            heard += [decoder.decode(data).messages for data in unframer.feed(ours.recv(1 << 20))]
+    channel.close()
+    while data := ours.recv(1 << 20):
+        heard += [decoder.decode(message).messages for message in unframer.feed(data)]
+    ours.close()
+    assert heard == said
 
-    def slow(messages: list[FromEngine]) -> bool:
-        script.deaf_for = 0 if script.deaf_for else 2
-        return original(messages)
 
-    script.send = slow  # type: ignore[method-assign]
-    serve(engine, script, Stopping())
-    assert sum(len(m.tokens) for m in script.sent if isinstance(m, Tokens)) == 5
+def test_a_channel_takes_in_everything_and_notices_a_host_that_left():
+    ours, theirs = socket.socketpair()
+    channel = Channel(theirs.detach())
+    assert channel.receive(0) == []
+    sent = [[Cancel(str(i)), Cancel("x" * 1000)] for i in range(20)]
+    ours.sendall(b"".join(frame(msgspec.msgpack.encode(ToEngineBatch(batch))) for batch in sent))
+    assert channel.receive(1) == [message for batch in sent for message in batch]
+    ours.close()
+    with pytest.raises(ConnectionError):
+        channel.receive(1)
+    channel.close()
 
 
 def test_a_deadline_that_has_passed_ends_the_wait_for_a_deaf_host():

@@ -158,13 +158,22 @@ WORKERS = {
     "crashes": "import sys; print('first', file=sys.stderr); sys.exit('out of luck')",
     "hangs": "import time; time.sleep(600)",
     "deaf": """
-import sys, time, msgspec, zmq
+import socket, sys, time, msgspec
+from trimaran.base.frames import frame
 from trimaran.base.messages import FromEngineBatch, Started
-socket = zmq.Context().socket(zmq.PAIR)
-socket.connect(sys.argv[1])
+line = socket.socket(fileno=int(sys.argv[1]))
 started = Started("m", 1, 1, "", "", "", "", 1, 1, 16, 0, 0)
-socket.send(msgspec.msgpack.encode(FromEngineBatch([started])))
+line.sendall(frame(msgspec.msgpack.encode(FromEngineBatch([started]))))
 time.sleep(600)
+""",
+    "talks": """
+import socket, sys, msgspec
+from trimaran.base.frames import frame
+from trimaran.base.messages import Beat, FromEngineBatch, Started
+line = socket.socket(fileno=int(sys.argv[1]))
+for message in [Started("m", 1, 1, "", "", "", "", 1, 1, 16, 0, 0), *[Beat()] * 300]:
+    line.sendall(frame(msgspec.msgpack.encode(FromEngineBatch([message]))))
+sys.exit(3)
 """,
     "ignores_sigterm": "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)",
 }
@@ -261,10 +270,17 @@ async def test_the_engine_does_not_outlive_its_host(how):
     await wait_until(lambda: gone(pid))
 
 
-async def test_the_socket_is_private_and_removed():
-    process = EngineProcess(NULL)
+async def test_what_a_worker_said_last_is_read_after_its_end(worker):
+    process = EngineProcess({}, module=worker("talks"))
     await process.start(60)
-    directory = process._directory.name
-    assert os.stat(directory).st_mode & 0o777 == 0o700  # noqa: PTH116
-    await process.stop(0)
-    assert not os.path.exists(directory)  # noqa: ASYNC240, PTH110
+    await process.exited
+    assert [len(await anext(process)) for _ in range(300)] == [1] * 300
+    with pytest.raises(EngineDiedError, match="code 3"):
+        await anext(process)
+
+
+async def test_no_descriptor_is_left_open():
+    before = psutil.Process().num_fds()
+    async with engine():
+        pass
+    assert psutil.Process().num_fds() == before

@@ -1,12 +1,15 @@
-"""The engine process: ``python -m trimaran.engine.worker ADDRESS``, configuration on standard input.
+"""The engine process: ``python -m trimaran.engine.worker DESCRIPTOR``, configuration on standard input.
 
 Contract with the host: see ``host/process.py``. All messages that have arrived are taken in between two steps; when
 there is nothing to do the process sleeps in ``poll``. Sending waits for the host when too much is under way, so that
 neither side holds an unbounded queue.
 """
 
+import contextlib
 import os
+import select
 import signal
+import socket
 import sys
 import threading
 import time
@@ -14,10 +17,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-import zmq
 
 from trimaran.base.errors import ConfigError, EngineDiedError, TrimaranError
 from trimaran.base.failures import failure_of
+from trimaran.base.frames import Unframer, frame
 from trimaran.base.messages import (
     BEAT_SECONDS,
     Cancel,
@@ -32,42 +35,65 @@ from trimaran.engine.config import EngineConfig
 from trimaran.engine.engine import Engine
 from trimaran.engine.load import load_engine
 
-BATCHES_UNDER_WAY = 256
 FLUSH_SECONDS = 1.0  # for the last messages, once the loop has ended
+_PIECE = 1 << 18  # bytes; most that one read takes
 
 
 class Channel:
     """The engine's end of the socket."""
 
-    def __init__(self, address: str) -> None:
-        self._context = zmq.Context(io_threads=1)
-        self._socket = self._context.socket(zmq.PAIR)
-        self._socket.setsockopt(zmq.SNDHWM, BATCHES_UNDER_WAY)
-        self._socket.connect(address)
+    def __init__(self, descriptor: int) -> None:
+        self._socket = socket.socket(fileno=descriptor)
+        self._socket.setblocking(False)
+        self._socket.set_inheritable(False)
+        self._readable, self._writable = select.poll(), select.poll()
+        self._readable.register(self._socket, select.POLLIN)
+        self._writable.register(self._socket, select.POLLOUT)
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(ToEngineBatch)
+        self._unframer = Unframer()
+        self._unsent = b""
 
     def receive(self, wait: float) -> list[ToEngine]:
-        """Everything that has arrived; waits up to ``wait`` seconds for the first message."""
+        """Everything that has arrived; waits up to ``wait`` seconds for the first message.
+
+        Raises ``ConnectionError`` when the host has gone.
+        """
         messages: list[ToEngine] = []
-        if wait and not self._socket.poll(int(wait * 1000)):
+        if wait and not self._readable.poll(wait * 1000):
             return messages
         while True:
             try:
-                data = self._socket.recv(zmq.NOBLOCK)
-            except zmq.Again:
+                data = self._socket.recv(_PIECE)
+            except BlockingIOError:
                 return messages
-            messages += self._decoder.decode(data).messages
+            if not data:
+                raise ConnectionError("the host has closed its end")
+            for message in self._unframer.feed(data):
+                messages += self._decoder.decode(message).messages
 
-    def send(self, messages: list[FromEngine]) -> bool:
-        """Sends in order; False when the host is so far behind that nothing could be sent for a while."""
-        if not self._socket.poll(int(BEAT_SECONDS * 1000), zmq.POLLOUT):
-            return False
-        self._socket.send(self._encoder.encode(FromEngineBatch(messages)))
-        return True
+    def send(self, messages: list[FromEngine]) -> None:
+        """Sends in order. What the host leaves no room for waits for ``flush``."""
+        self._unsent += frame(self._encoder.encode(FromEngineBatch(messages)))
+        self._push()
+
+    def flush(self, wait: float) -> bool:
+        """True when nothing waits any more; gives the host up to ``wait`` seconds to make room."""
+        if self._unsent and self._writable.poll(wait * 1000):
+            self._push()
+        return not self._unsent
 
     def close(self) -> None:
-        self._context.destroy(linger=int(FLUSH_SECONDS * 1000))
+        """Gives the host a moment to take the last messages."""
+        until = time.monotonic() + FLUSH_SECONDS
+        with contextlib.suppress(ConnectionError):
+            while not self.flush(max(0.0, until - time.monotonic())) and time.monotonic() < until:
+                pass
+        self._socket.close()
+
+    def _push(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self._unsent = self._unsent[self._socket.send(self._unsent) :]
 
 
 @dataclass
@@ -99,7 +125,9 @@ def serve(engine: Engine, channel: Channel, stopping: Stopping) -> None:
         if time.monotonic() >= beat:
             replies.append(engine.stats())
             beat = time.monotonic() + BEAT_SECONDS
-        while replies and not channel.send(replies):
+        if replies:
+            channel.send(replies)
+        while not channel.flush(BEAT_SECONDS):
             if stopping.due:
                 return
 
@@ -140,7 +168,7 @@ def read_config() -> dict[str, Any]:
 
 
 def main() -> int:
-    channel = Channel(sys.argv[1])
+    channel = Channel(int(sys.argv[1]))
     try:
         values = read_config()
         threading.Thread(target=watch_host, daemon=True).start()
@@ -154,6 +182,8 @@ def main() -> int:
         signal.signal(number, lambda *_: stopping.ask(0.0))
     try:
         serve(engine, channel, stopping)
+    except ConnectionError:  # nobody listens any more
+        return 1
     finally:
         engine.close()
         channel.close()

@@ -2,18 +2,20 @@
 
 The worker is any module that keeps this contract:
 
-* Its only argument is the address of a ZeroMQ PAIR socket that the host has bound in a private directory.
+* Its only argument is the number of a file descriptor: its end of a stream socket to the host, which has no name in any
+  file system and so is open to nobody else.
 * Its configuration is the first line of standard input, as JSON. Standard input then stays open for as long as the host
   lives: end of file means that nobody listens any more, and the worker exits at once, whatever it is doing.
-* It speaks ``base/messages.py`` in msgpack. A ``Failed`` without an id before ``Started`` says why it cannot start.
+* It speaks ``base/messages.py`` in msgpack, framed as in ``base/frames.py``. A ``Failed`` without an id before
+  ``Started`` says why it cannot start.
 * What it writes to standard error is passed on, and its last lines are kept for the error that reports its death.
 """
 
 import asyncio
 import contextlib
 import signal
+import socket
 import sys
-import tempfile
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -21,15 +23,14 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import msgspec
-import zmq
-import zmq.asyncio
 
 from trimaran.base import errors
 from trimaran.base.failures import error_of
 from trimaran.base.messages import Failed, FromEngine, FromEngineBatch, Started, Stop, ToEngine, ToEngineBatch
+from trimaran.host.line import Line
 
 STDERR_LINES = 20
-DRAIN_MILLISECONDS = 100
+DRAIN_SECONDS = 0.1
 KILL_GRACE = 2.0  # seconds between asking and SIGTERM, and between SIGTERM and SIGKILL
 
 
@@ -61,8 +62,7 @@ class EngineProcess:
         self._exit: asyncio.Task[Exit] | None = None
         self._stopping = False
         self._receiving = False
-        self._rest: deque[list[FromEngine]] = deque()  # what had arrived and not been consumed when ``stop`` returned
-        self._heard = time.monotonic()
+        self._line: Line | None = None
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(FromEngineBatch)
 
@@ -73,46 +73,39 @@ class EngineProcess:
         dies or is not ready within ``deadline`` seconds. After an error nothing is left running.
         """
         assert self._process is None, "an EngineProcess starts once"
-        self._directory = tempfile.TemporaryDirectory(prefix="trimaran-")  # mode 0700: only this user may connect
-        self._context = zmq.asyncio.Context(io_threads=1)
-        self._socket = self._context.socket(zmq.PAIR)
-        self._socket.setsockopt(zmq.LINGER, 0)
-        address = f"ipc://{self._directory.name}/engine"
+        ours, theirs = socket.socketpair()
         try:
-            self._socket.bind(address)
+            _, self._line = await asyncio.get_running_loop().create_unix_connection(Line, sock=ours)
             # Its own session: Ctrl-C in a terminal reaches the host alone, which then decides how to stop.
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
                 self._module,
-                address,
+                str(theirs.fileno()),
+                pass_fds=(theirs.fileno(),),
                 stdin=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
                 limit=1 << 20,
                 start_new_session=True,
             )
-            self._exit = asyncio.create_task(self._watch(self._process))
+            self._exit = asyncio.create_task(self._watch(self._process, self._line))
             assert self._process.stdin is not None
             self._process.stdin.write(msgspec.json.encode(self._config) + b"\n")
             return await self._first_message(deadline)
         except BaseException:
             await self._kill()
-            self._close()
+            if self._line is not None:
+                await self._line.drain(0)
+            ours.close()
             raise
+        finally:
+            theirs.close()
 
     async def send(self, *messages: ToEngine) -> None:
         """Sends messages in this order; raises ``EngineDiedError`` when the worker is gone."""
-        if self._exit is None or self._exit.done():
-            raise self._death()
-        sent = asyncio.ensure_future(self._socket.send(self._encoder.encode(ToEngineBatch(list(messages)))))
-        if sent.done():
-            return
-        try:  # the worker is far behind, and may die before it catches up
-            await asyncio.wait({sent, self._exit}, return_when=asyncio.FIRST_COMPLETED)
-            if not sent.done():
-                raise self._death()
-        finally:
-            sent.cancel()
+        assert self._line is not None, "not started"
+        if not await self._line.send(self._encoder.encode(ToEngineBatch(list(messages)))):
+            raise await self._death()
 
     def __aiter__(self) -> Self:
         return self
@@ -127,10 +120,9 @@ class EngineProcess:
             self._receiving = False
         if batch is not None:
             return batch
-        self._close()
         if self._stopping:
             raise StopAsyncIteration
-        raise self._death()
+        raise await self._death()
 
     async def stop(self, deadline: float = 5.0) -> int:
         """Lets requests finish for ``deadline`` seconds, then cancels them; SIGTERM and SIGKILL follow if need be.
@@ -144,10 +136,6 @@ class EngineProcess:
                 await asyncio.wait_for(self.send(Stop(deadline=deadline)), KILL_GRACE)
             await asyncio.wait({self._exit}, timeout=deadline + KILL_GRACE)
         await self._kill()
-        if not self._receiving:  # else the consumer reads to the end and closes
-            while (batch := await self._receive()) is not None:
-                self._rest.append(batch)
-            self._close()
         return (await self._exit).code
 
     def kill(self) -> None:
@@ -170,7 +158,8 @@ class EngineProcess:
     @property
     def silent_for(self) -> float:
         """Seconds since the last message; a turning loop beats every ``BEAT_SECONDS``, or after each longer step."""
-        return time.monotonic() - self._heard
+        assert self._line is not None, "not started"
+        return time.monotonic() - self._line.heard
 
     async def _first_message(self, deadline: float) -> Started:
         try:
@@ -178,7 +167,7 @@ class EngineProcess:
         except TimeoutError:
             raise errors.EngineDiedError(f"the engine was not ready within {deadline:g} seconds") from None
         if batch is None:
-            raise self._death()
+            raise await self._death()
         match batch:
             case [Started() as started]:
                 return started
@@ -188,32 +177,18 @@ class EngineProcess:
 
     async def _receive(self) -> list[FromEngine] | None:
         """The next batch; None once the worker has ended and everything that it sent has been read."""
-        if self._context.closed:
-            return self._rest.popleft() if self._rest else None
-        ended = self.exited
-        while not ended.done():
-            arrival = asyncio.ensure_future(self._socket.poll())
-            try:
-                await asyncio.wait({arrival, ended}, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                arrival.cancel()
-            if arrival.done() and not arrival.cancelled():
-                return await self._read()
-        # What the worker flushed before its end may still be on its way through ZeroMQ's own thread.
-        return await self._read() if await self._socket.poll(DRAIN_MILLISECONDS) else None
+        assert self._line is not None, "not started"
+        data = await self._line.receive()
+        return None if data is None else self._decoder.decode(data).messages
 
-    async def _read(self) -> list[FromEngine]:
-        batch = self._decoder.decode(await self._socket.recv())
-        self._heard = time.monotonic()
-        return batch.messages
-
-    async def _watch(self, process: asyncio.subprocess.Process) -> Exit:
+    async def _watch(self, process: asyncio.subprocess.Process, line: Line) -> Exit:
         assert process.stderr is not None
         tail: deque[str] = deque(maxlen=STDERR_LINES)
         relay = asyncio.create_task(_relay(process.stderr, tail))
         code = await process.wait()
         await asyncio.wait({relay}, timeout=1.0)  # a grandchild may hold the pipe open
         relay.cancel()
+        await line.drain(DRAIN_SECONDS)
         return Exit(code, tuple(tail))
 
     async def _kill(self) -> None:
@@ -227,15 +202,10 @@ class EngineProcess:
                 await asyncio.wait({self._exit}, timeout=KILL_GRACE)
         await self._exit
 
-    def _death(self) -> errors.EngineDiedError:
-        if self._exit is not None and self._exit.done():
-            return self._exit.result().error()
-        return errors.EngineDiedError("the engine process is not running")
-
-    def _close(self) -> None:
-        if not self._context.closed:
-            self._context.destroy(linger=0)
-            self._directory.cleanup()
+    async def _death(self) -> errors.EngineDiedError:
+        """How the worker ended; it has closed the line, so it has ended or is about to."""
+        assert self._exit is not None, "not started"
+        return (await asyncio.shield(self._exit)).error()
 
 
 async def _relay(stream: asyncio.StreamReader, tail: deque[str]) -> None:

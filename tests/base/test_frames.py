@@ -1,0 +1,15 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trimaran.base.frames import Unframer, frame
+
+
+@given(st.lists(st.binary(max_size=300)), st.lists(st.integers(1, 400)))
+def test_messages_survive_any_cut_of_the_stream(messages, cuts):
+    stream = b"".join(map(frame, messages))
+    unframer = Unframer()
+    heard, place = [], 0
+    for cut in [*cuts, len(stream)]:
+        heard += unframer.feed(stream[place : place + cut])
+        place += cut
+    assert heard == messages
