@@ -87,6 +87,45 @@ void run(Program& p, const Array<int32_t, 1>& tokens, const Array<int32_t, 1>& s
   p.run(arrays, want_logits);
 }
 
+void construct_sampler(Sampler* self, bool greedy, float sharpness, int top_k, double top_p, float min_p,
+                       float repetition, float presence, float frequency, int64_t first_stop,
+                       std::vector<int32_t> stops, std::vector<int32_t> bias_ids, std::vector<float> bias, int logprobs,
+                       uint64_t key, const std::vector<int32_t>& prompt) {
+  new (self) Sampler({greedy, sharpness, top_k, top_p, min_p, repetition, presence, frequency, first_stop,
+                      std::move(stops), std::move(bias_ids), std::move(bias), logprobs, key},
+                     prompt);
+}
+
+// A token for each row, and its log-probability and the likeliest tokens where a sampler asks for them.
+nb::list choose(Program& p, const std::vector<Sampler*>& samplers, const std::vector<int>& rows,
+                const std::vector<int64_t>& positions) {
+  if (samplers.size() != rows.size() || samplers.size() != positions.size()) {
+    throw std::invalid_argument("samplers, rows and positions must be as many");
+  }
+  std::vector<Program::Asked> asked;
+  for (size_t i = 0; i < rows.size(); i++) {
+    if (rows[i] < 0 || rows[i] >= p.options().limits.max_sequences) throw std::invalid_argument("a row out of range");
+    asked.push_back({samplers[i], rows[i], positions[i]});
+  }
+  std::vector<Choice> choices;
+  {
+    const nb::gil_scoped_release release;
+    p.choose(asked, choices);
+  }
+  nb::list result;
+  for (size_t i = 0; i < choices.size(); i++) {
+    const Choice& c = choices[i];
+    if (samplers[i]->options.logprobs < 0 || c.token < 0) {
+      result.append(c.token);
+      continue;
+    }
+    nb::list top;
+    for (const Likely& l : c.top) top.append(nb::make_tuple(l.id, l.logprob));
+    result.append(nb::make_tuple(c.token, c.logprob, top));
+  }
+  return result;
+}
+
 auto profile_view(Program& p) {
   const std::vector<double>& seconds = p.profile();
   return nb::ndarray<nb::numpy, const double, nb::ndim<1>>(seconds.data(), {seconds.size()});
@@ -116,6 +155,12 @@ NB_MODULE(_native, m) {
       nb::arg("head_dim"), "Bytes of one token's key and value of one kv head.");
   m.def("matrix_bytes", &padded_matrix_bytes, nb::arg("fmt"), nb::arg("n"), nb::arg("k"), nb::arg("paired"),
         "Bytes that a packed matrix takes of a program's weight memory.");
+
+  nb::class_<Sampler>(m, "Sampler", "What one request asks of the choice of its tokens, and its history.")
+      .def("__init__", &construct_sampler, nb::kw_only(), nb::arg("greedy"), nb::arg("sharpness"), nb::arg("top_k"),
+           nb::arg("top_p"), nb::arg("min_p"), nb::arg("repetition"), nb::arg("presence"), nb::arg("frequency"),
+           nb::arg("first_stop"), nb::arg("stops"), nb::arg("bias_ids"), nb::arg("bias"), nb::arg("logprobs"),
+           nb::arg("key"), nb::arg("prompt"));
 
   nb::class_<Program>(m, "Program", "Buffers, packed weights and ops, built once and run once per step.")
       .def("__init__", &construct, nb::kw_only(), nb::arg("isa"), nb::arg("threads"), nb::arg("vocab"),
@@ -167,6 +212,9 @@ NB_MODULE(_native, m) {
       .def("run", &run, nb::arg("tokens").noconvert(), nb::arg("starts").noconvert(), nb::arg("contexts").noconvert(),
            nb::arg("slots").noconvert(), nb::arg("page_table").noconvert(), nb::arg("logits_rows").noconvert(),
            nb::arg("want_logits"), "One step. ValueError names the first input that is out of range.")
+      .def("choose", &choose, nb::arg("samplers"), nb::arg("rows"), nb::arg("positions"),
+           "Tokens for rows of the last step's logits: an id, -1 for a row that is not finite, or with logprobs "
+           "(id, logprob, [(id, logprob)]).")
       .def("profile", &profile_view, nb::rv_policy::reference_internal,
            "Times every op from now on: seconds of the last step by op, as one view for ever. Call after finish().")
       .def("greedy_view", &greedy_view, nb::rv_policy::reference_internal,

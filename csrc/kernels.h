@@ -118,6 +118,21 @@ struct AttentionUnit {
   bool store;         // also append the token's key and value first (single-token sequences)
 };
 
+// Passes over one row of logits, for the choice of its token (ops/sampling.h); rows of any length.
+constexpr int kMaximaBlock = 64;  // entries that share a maximum
+constexpr int kSumBlock = 512;    // entries that share a sum
+
+struct RowPeak {
+  float value;
+  bool finite;  // all of the row
+};
+
+struct Parts {        // a list of numbers, split by a pivot
+  int above;          // how many are at least the pivot; they now lead the list
+  double sum;         // of those
+  float least, most;  // the least of those above, the most of those below; infinite where there are none
+};
+
 struct Kernels {
   const char* name;
   void (*prepare)(const Prepare&, int first, int end);
@@ -127,6 +142,17 @@ struct Kernels {
   void (*merge)(const Attention&, const AttentionUnit&);
   void (*swiglu)(const float* gate_up, float* out, int width);
   void (*add)(const float* a, const float* b, float* out, int width);
+  // The row's peak and that of every block of kMaximaBlock.
+  RowPeak (*scan_row)(const float* x, int n, float* maxima);
+  // weights[i] = 2^((x[i] - peak) * sharpness), rounded; sums: of those >= least, by block of kSumBlock. Writes up to
+  // 15 zeros behind the end.
+  void (*weigh_row)(const float* x, int n, float peak, float sharpness, float least, float* weights, double* sums);
+  // The same sums for weights that are there.
+  void (*sum_heavy)(const float* weights, int n, float least, double* sums);
+  // Copies the weights >= least, in order; returns how many. May write 16 more.
+  int (*keep_heavy)(const float* weights, int n, float least, float* heavy);
+  // Splits the list in place; those below the pivot go to `below`, which has room for n + 16.
+  Parts (*part_list)(float* list, int n, float pivot, float* below);
 };
 
 constexpr int kUnitRows = 24;    // most rows of an attention unit

@@ -146,6 +146,17 @@ void Program::run(const StepArrays& arrays, bool want_logits) {
   collect_greedy();
 }
 
+void Program::choose(const std::vector<Asked>& asked, std::vector<Choice>& choices) {
+  choices.resize(asked.size());
+  while (int(row_samplers_.size()) < team_.size()) row_samplers_.emplace_back(kernels_, options_.limits.vocab);
+  team_.run([&](Team::Member& m) {
+    team_.share(m, int(asked.size()), 1, [&](int i, int) {
+      const Asked& a = asked[i];
+      row_samplers_[m.id].choose(*a.sampler, logits() + size_t(a.row) * logits_stride(), a.position, choices[i]);
+    });
+  });
+}
+
 const std::vector<double>& Program::profile() {
   op_seconds_.resize(ops_.size());
   return op_seconds_;

@@ -10,6 +10,7 @@
 #include "kernels.h"
 #include "memory.h"
 #include "pack.h"
+#include "sampler.h"
 #include "step.h"
 #include "team.h"
 
@@ -79,6 +80,14 @@ class Program {
   // Runs one step. Throws std::invalid_argument on inputs out of range.
   void run(const StepArrays& arrays, bool want_logits);
 
+  // Chooses a token for some rows of the last step's logits, shared out among the team.
+  struct Asked {
+    Sampler* sampler;
+    int row;
+    int64_t position;
+  };
+  void choose(const std::vector<Asked>& asked, std::vector<Choice>& choices);
+
   // From now on every op is timed on member 0, its wait for the others included. After each step the vector, by op,
   // holds the seconds of that step. Call after finish(); the vector never moves again.
   const std::vector<double>& profile();
@@ -139,7 +148,8 @@ class Program {
   HugeMemory pages_, logits_;
   Activations rows_{};  // prepared rows of the running linear
   std::vector<int32_t> greedy_;
-  std::vector<double> op_seconds_;  // of the last step; empty: ops are not timed
+  std::vector<RowSampler> row_samplers_;  // by member; made on first use
+  std::vector<double> op_seconds_;        // of the last step; empty: ops are not timed
   Step step_;
   bool want_logits_ = false;
 };

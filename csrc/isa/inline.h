@@ -8,3 +8,10 @@
 
 #define TRIMARAN_INLINE __attribute__((always_inline)) inline
 #define TRIMARAN_BODY __attribute__((always_inline))
+
+// Where no instruction packs the selected lanes of a vector.
+static TRIMARAN_INLINE int copy_selected(float* p, uint32_t mask, const float* lanes) {
+  int n = 0;
+  for (; mask; mask &= mask - 1) p[n++] = lanes[__builtin_ctz(mask)];
+  return n;
+}

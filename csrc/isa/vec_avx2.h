@@ -46,6 +46,10 @@ TRIMARAN_INLINE F16 zero_below(F16 a, F16 x, F16 limit) {
   return {_mm256_and_ps(_mm256_cmp_ps(x.lo, limit.lo, _CMP_NLT_UQ), a.lo),
           _mm256_and_ps(_mm256_cmp_ps(x.hi, limit.hi, _CMP_NLT_UQ), a.hi)};
 }
+TRIMARAN_INLINE F16 either(F16 x, F16 limit, F16 a, F16 b) {
+  return {_mm256_blendv_ps(b.lo, a.lo, _mm256_cmp_ps(x.lo, limit.lo, _CMP_GE_OQ)),
+          _mm256_blendv_ps(b.hi, a.hi, _mm256_cmp_ps(x.hi, limit.hi, _CMP_GE_OQ))};
+}
 TRIMARAN_INLINE F16 first_lanes(int n, F16 a, F16 b) {
   const __m256i limit = _mm256_set1_epi32(n);
   const __m256i lo = _mm256_cmpgt_epi32(limit, _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
@@ -73,6 +77,35 @@ TRIMARAN_INLINE float reduce_max(F16 a) {
   const __m128 c = _mm_max_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));
   const __m128 d = _mm_max_ps(c, _mm_movehl_ps(c, c));
   return _mm_cvtss_f32(_mm_max_ss(d, _mm_movehdup_ps(d)));
+}
+
+TRIMARAN_INLINE uint32_t at_least(F16 a, F16 b) {
+  return uint32_t(_mm256_movemask_ps(_mm256_cmp_ps(a.lo, b.lo, _CMP_GE_OQ))) |
+         uint32_t(_mm256_movemask_ps(_mm256_cmp_ps(a.hi, b.hi, _CMP_GE_OQ))) << 8;
+}
+TRIMARAN_INLINE int store_selected(float* p, uint32_t mask, F16 a) {
+  float lanes[16];
+  store(lanes, a);
+  return copy_selected(p, mask, lanes);
+}
+
+struct Sums {
+  __m256d v[4];
+};
+TRIMARAN_INLINE Sums no_sums() {
+  const __m256d z = _mm256_setzero_pd();
+  return {{z, z, z, z}};
+}
+TRIMARAN_INLINE Sums add(Sums s, F16 a) {
+  return {{_mm256_add_pd(s.v[0], _mm256_cvtps_pd(_mm256_castps256_ps128(a.lo))),
+           _mm256_add_pd(s.v[1], _mm256_cvtps_pd(_mm256_extractf128_ps(a.lo, 1))),
+           _mm256_add_pd(s.v[2], _mm256_cvtps_pd(_mm256_castps256_ps128(a.hi))),
+           _mm256_add_pd(s.v[3], _mm256_cvtps_pd(_mm256_extractf128_ps(a.hi, 1)))}};
+}
+TRIMARAN_INLINE double reduce_add(Sums s) {
+  double lanes[4];
+  _mm256_storeu_pd(lanes, _mm256_add_pd(_mm256_add_pd(s.v[0], s.v[1]), _mm256_add_pd(s.v[2], s.v[3])));
+  return (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]);
 }
 
 TRIMARAN_INLINE I16 set1_int(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }

@@ -36,6 +36,10 @@ TRIMARAN_INLINE F16 round_even(F16 a) { return _mm512_roundscale_ps(a, _MM_FROUN
 TRIMARAN_INLINE F16 zero_below(F16 a, F16 x, F16 limit) {
   return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, limit, _CMP_NLT_UQ), a);
 }
+// a where x >= limit, else b.
+TRIMARAN_INLINE F16 either(F16 x, F16 limit, F16 a, F16 b) {
+  return _mm512_mask_mov_ps(b, _mm512_cmp_ps_mask(x, limit, _CMP_GE_OQ), a);
+}
 // The first n lanes of a, the others from b; 0 <= n <= 16.
 TRIMARAN_INLINE F16 first_lanes(int n, F16 a, F16 b) { return _mm512_mask_mov_ps(b, __mmask16((1u << n) - 1), a); }
 TRIMARAN_INLINE bool any_at_least(F16 a, F16 b) { return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ) != 0; }
@@ -58,6 +62,24 @@ TRIMARAN_INLINE float reduce_max(F16 a) {
   const __m128 d = _mm_max_ps(c, _mm_movehl_ps(c, c));
   return _mm_cvtss_f32(_mm_max_ss(d, _mm_movehdup_ps(d)));
 }
+
+// Bit i: a >= b in lane i.
+TRIMARAN_INLINE uint32_t at_least(F16 a, F16 b) { return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ); }
+// Writes the lanes whose bit is set, side by side, and returns how many; may write 16 floats.
+TRIMARAN_INLINE int store_selected(float* p, uint32_t mask, F16 a) {
+  store(p, _mm512_maskz_compress_ps(__mmask16(mask), a));
+  return __builtin_popcount(mask);
+}
+
+// Running sums of 16 floats each as doubles.
+struct Sums {
+  __m512d lo, hi;
+};
+TRIMARAN_INLINE Sums no_sums() { return {_mm512_setzero_pd(), _mm512_setzero_pd()}; }
+TRIMARAN_INLINE Sums add(Sums s, F16 a) {
+  return {_mm512_add_pd(s.lo, _mm512_cvtps_pd(fold(a, false))), _mm512_add_pd(s.hi, _mm512_cvtps_pd(fold(a, true)))};
+}
+TRIMARAN_INLINE double reduce_add(Sums s) { return _mm512_reduce_add_pd(_mm512_add_pd(s.lo, s.hi)); }
 
 TRIMARAN_INLINE I16 set1_int(int32_t x) { return _mm512_set1_epi32(x); }
 TRIMARAN_INLINE I16 add(I16 a, I16 b) { return _mm512_add_epi32(a, b); }

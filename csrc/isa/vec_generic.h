@@ -69,6 +69,9 @@ TRIMARAN_INLINE F16 round_even(F16 a) { return TRIMARAN_EACH(F16, (a.v[i] + spla
 TRIMARAN_INLINE F16 zero_below(F16 a, F16 x, F16 limit) {
   return TRIMARAN_EACH(F16, Float4(~Int4(x.v[i] < limit.v[i]) & Int4(a.v[i])));
 }
+TRIMARAN_INLINE F16 either(F16 x, F16 limit, F16 a, F16 b) {
+  return TRIMARAN_EACH(F16, choose(Int4(x.v[i] >= limit.v[i]), a.v[i], b.v[i]));
+}
 TRIMARAN_INLINE F16 first_lanes(int n, F16 a, F16 b) {
   return TRIMARAN_EACH(F16, choose(Int4(splat_int(n - 4 * i) > Int4{0, 1, 2, 3}), a.v[i], b.v[i]));
 }
@@ -93,6 +96,31 @@ TRIMARAN_INLINE float reduce_max(F16 a) {
   const Float4 lo = choose(Int4(a.v[0] > a.v[2]), a.v[0], a.v[2]), hi = choose(Int4(a.v[1] > a.v[3]), a.v[1], a.v[3]);
   const Float4 c = choose(Int4(lo > hi), lo, hi);
   return larger(larger(c[0], c[2]), larger(c[1], c[3]));
+}
+
+TRIMARAN_INLINE uint32_t at_least(F16 a, F16 b) {
+  uint32_t mask = 0;
+  for (int i = 0; i < 4; i++) {
+    const Int4 m = Int4(a.v[i] >= b.v[i]) & Int4{1, 2, 4, 8};
+    mask |= uint32_t((m[0] | m[1]) | (m[2] | m[3])) << (4 * i);
+  }
+  return mask;
+}
+TRIMARAN_INLINE int store_selected(float* p, uint32_t mask, F16 a) {
+  float lanes[16];
+  store(lanes, a);
+  return copy_selected(p, mask, lanes);
+}
+
+typedef double Double4 __attribute__((vector_size(32)));
+using Sums = Four<Double4>;
+TRIMARAN_INLINE Sums no_sums() { return TRIMARAN_EACH(Sums, (void(i), Double4{0, 0, 0, 0})); }
+TRIMARAN_INLINE Sums add(Sums s, F16 a) {
+  return TRIMARAN_EACH(Sums, s.v[i] + __builtin_convertvector(a.v[i], Double4));
+}
+TRIMARAN_INLINE double reduce_add(Sums s) {
+  const Double4 d = (s.v[0] + s.v[1]) + (s.v[2] + s.v[3]);
+  return (d[0] + d[1]) + (d[2] + d[3]);
 }
 
 TRIMARAN_INLINE I16 set1_int(int32_t x) { return TRIMARAN_EACH(I16, (void(i), splat_int(x))); }

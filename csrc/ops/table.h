@@ -12,6 +12,7 @@
 #include "ops/attention_float.h"
 #include "ops/attention_int8.h"
 #include "ops/attention.h"
+#include "ops/sampling.h"
 // clang-format on
 
 namespace trimaran::TRIMARAN_ISA {
@@ -20,7 +21,18 @@ namespace trimaran::TRIMARAN_ISA {
 #define TRIMARAN_STRING(x) TRIMARAN_STRING2(x)
 
 extern const Kernels kTable;
-const Kernels kTable = {
-    TRIMARAN_STRING(TRIMARAN_ISA), prepare, linear, store_kv, attend, merge_partials, swiglu, add_rows};
+const Kernels kTable = {TRIMARAN_STRING(TRIMARAN_ISA),
+                        prepare,
+                        linear,
+                        store_kv,
+                        attend,
+                        merge_partials,
+                        swiglu,
+                        add_rows,
+                        scan_row,
+                        weigh_row,
+                        sum_heavy,
+                        keep_heavy,
+                        part_list};
 
 }  // namespace trimaran::TRIMARAN_ISA

@@ -1,5 +1,7 @@
 """Types of the compiled module; ``csrc/bind.cpp`` registers it."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -10,6 +12,29 @@ def usable_isas() -> list[str]: ...
 def group_bytes(fmt: str) -> int: ...
 def kv_token_bytes(fmt: str, head_dim: int) -> int: ...
 def matrix_bytes(fmt: str, n: int, k: int, paired: bool) -> int: ...
+
+class Sampler:
+    """What one request asks of the choice of its tokens, and its history. Stateful: one row at a time."""
+
+    def __init__(
+        self,
+        *,
+        greedy: bool,
+        sharpness: float,
+        top_k: int,
+        top_p: float,
+        min_p: float,
+        repetition: float,
+        presence: float,
+        frequency: float,
+        first_stop: int,
+        stops: list[int],
+        bias_ids: list[int],
+        bias: list[float],
+        logprobs: int,
+        key: int,
+        prompt: list[int],
+    ) -> None: ...
 
 class Program:
     def __init__(
@@ -76,6 +101,9 @@ class Program:
         logits_rows: npt.NDArray[np.int32],
         want_logits: bool,
     ) -> None: ...
+    def choose(
+        self, samplers: Sequence[Sampler], rows: Sequence[int], positions: Sequence[int]
+    ) -> list[int | tuple[int, float, list[tuple[int, float]]]]: ...
     def profile(self) -> npt.NDArray[np.float64]: ...
     def greedy_view(self) -> npt.NDArray[np.int32]: ...
     def logits_view(self) -> npt.NDArray[np.float32]: ...

@@ -63,6 +63,11 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         return self.temperature == 0
 
     @property
+    def penalises(self) -> bool:
+        """True when scores depend on the tokens so far."""
+        return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
+
+    @property
     def plain_greedy(self) -> bool:
         """True when the arg-max of the raw logits is the answer, so that logits need not leave the executor."""
         return (
@@ -70,9 +75,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             and self.logprobs is None
             and self.min_tokens == 0
             and not self.logit_bias
-            and self.repetition_penalty == 1.0
-            and self.presence_penalty == 0.0
-            and self.frequency_penalty == 0.0
+            and not self.penalises
         )
 
 

@@ -3,6 +3,7 @@
 import secrets
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -10,12 +11,11 @@ from trimaran.base.errors import NumericsError, RequestError, TrimaranError
 from trimaran.base.failures import failure_of
 from trimaran.base.messages import Beat, Failed, FinishReason, FromEngine, Started, Submit, Token, Tokens
 from trimaran.base.sampling import SamplingParams
-from trimaran.engine.filters import Scratch
 from trimaran.engine.pages import PagePool
 from trimaran.engine.plan import StepPlan
 from trimaran.engine.prefix import PrefixCache
 from trimaran.engine.runner import Runner
-from trimaran.engine.sampler import Sampler
+from trimaran.engine.sampling import Sampling
 from trimaran.engine.scheduler import Scheduler, SchedulerLimits
 from trimaran.engine.sequence import Sequence
 from trimaran.kernels.step import Executor, StepOutputs
@@ -26,7 +26,7 @@ class Request:
     """A sequence with what decides its tokens and its end."""
 
     sequence: Sequence
-    sampler: Sampler
+    sampler: Any | None  # of ``Sampling``
     stops: frozenset[int]
     last: int  # tokens of prompt and output at which it ends for length
 
@@ -73,7 +73,7 @@ class Engine:
         self._context = limits.context
         self._eos_ids = eos_ids
         self._keys = np.random.Generator(np.random.PCG64(secrets.randbits(128) if seed is None else seed))
-        self._scratch = Scratch(info.vocab)
+        self._sampling = Sampling(executor, info.vocab)
         self._requests: dict[str, Request] = {}
         self._outbox: list[FromEngine] = []
         self._arrivals = 0
@@ -158,7 +158,7 @@ class Engine:
             raise RequestError(f"the prompt has token ids outside 0 to {vocab - 1}", param="prompt")
         stops = frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else self._eos_ids)
         key = int(self._keys.integers(2**64, dtype=np.uint64)) if sampling.seed is None else sampling.seed
-        sampler = Sampler(sampling, prompt=message.prompt, stops=stops, key=key, scratch=self._scratch)
+        sampler = self._sampling.sampler(sampling, prompt=message.prompt, stops=stops, key=key)
         sequence = Sequence(
             message.id,
             message.prompt,
@@ -172,17 +172,17 @@ class Engine:
         return Request(sequence, sampler, stops, last=min(asked, self._context))
 
     def _wants_logits(self, plan: StepPlan) -> bool:
-        return any(self._requests[chunk.sequence.id].sampler.reads_logits for chunk in plan.chunks if chunk.samples)
+        return any(self._requests[chunk.sequence.id].sampler is not None for chunk in plan.chunks if chunk.samples)
 
     def _commit(self, plan: StepPlan, outputs: StepOutputs) -> None:
-        row = 0
+        sampling = [chunk.sequence for chunk in plan.chunks if chunk.samples]
+        tokens = iter(self._sampling.tokens(outputs, [(self._requests[s.id].sampler, s.total) for s in sampling]))
         for chunk in plan.chunks:
             sequence = chunk.sequence
             request = self._requests[sequence.id]
             token = None
             if chunk.samples:
-                token = self._sample(request, outputs, row)
-                row += 1
+                token = next(tokens)
                 if token is None:
                     self._fail(request, NumericsError("the model's logits for this request are not finite"))
                     continue
@@ -190,17 +190,6 @@ class Engine:
             self._prefix.publish(sequence)
             if token is not None:
                 self._outbox.append(self._accept(request, token))
-
-    def _sample(self, request: Request, outputs: StepOutputs, row: int) -> Token | None:
-        """The request's next token; None when its logits are no numbers."""
-        if outputs.logits is not None and not np.isfinite(outputs.logits[row].sum()):
-            return None
-        if not request.sampler.reads_logits:
-            token = int(outputs.greedy[row])
-            return Token(token) if 0 <= token < self.info.vocab else None
-        assert outputs.logits is not None
-        sequence = request.sequence
-        return request.sampler.pick(outputs.logits[row], position=sequence.total, output_length=sequence.output_length)
 
     def _accept(self, request: Request, token: Token) -> Tokens:
         sequence = request.sequence

@@ -34,5 +34,6 @@ class History:
         """
         ids, counts = self._ids[: len(self._places)], self._counts[: len(self._places)]
         seen = scores[ids]
-        seen = np.where(seen > 0, seen / np.float32(repetition), seen * np.float32(repetition))
+        with np.errstate(over="ignore"):  # the caller sees infinities
+            seen = np.where(seen > 0, seen / np.float32(repetition), seen * np.float32(repetition))
         scores[ids] = seen - np.float32(presence) * (counts > 0) - np.float32(frequency) * counts

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,7 @@ try:
 except ImportError as error:  # installed without its compiled part
     raise UnsupportedError(f"the native executor was not built ({error}); use the executor 'reference'") from error
 
+Choice = int | tuple[int, float, list[tuple[int, float]]]  # with logprobs: id, logprob, the most likely
 NONE = -1  # the core's "no such part"
 
 
@@ -81,6 +82,14 @@ class NativeExecutor:
             self._profile.record(step)
         rows = len(step.logits_rows)
         return StepOutputs(self._greedy[:rows].copy(), self._logits[:rows, : self._vocab] if step.want_logits else None)
+
+    def choose(
+        self, samplers: Sequence[_native.Sampler], rows: Sequence[int], positions: Sequence[int]
+    ) -> list[Choice]:
+        """A token for each of ``rows`` of the last step's logits; they must have been wanted. No row comes twice."""
+        if self._core is None:
+            raise ValueError("the executor is closed")
+        return self._core.choose(samplers, rows, positions)
 
     def close(self) -> None:
         """Ends the threads and frees the memory, unless logits of the last step are still held. Prints the profile."""

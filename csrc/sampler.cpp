@@ -1,0 +1,230 @@
+#include "sampler.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "philox.h"
+
+namespace trimaran {
+
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kLog2E = 1.44269504f;
+
+int blocks(int n, int size) { return (n + size - 1) / size; }
+
+// Floats in their order as integers: half-way between two of them, rounded up.
+float between(float low, float high) {
+  const auto order = [](int32_t bits) { return bits < 0 ? bits ^ 0x7FFFFFFF : bits; };
+  const int64_t a = order(std::bit_cast<int32_t>(low)), b = order(std::bit_cast<int32_t>(high));
+  return std::bit_cast<float>(order(int32_t((a + b + 1) >> 1)));
+}
+
+}  // namespace
+
+// ---- a request
+// -------------------------------------------------------------------------------------------------------
+
+History::History(const std::vector<int32_t>& prompt) {
+  for (int32_t token : prompt) {
+    if (places_.try_emplace(token, entries_.size()).second) entries_.push_back({token, 0});
+  }
+}
+
+void History::add(int32_t token) {
+  const auto [place, is_new] = places_.try_emplace(token, entries_.size());
+  if (is_new) entries_.push_back({token, 0});
+  entries_[place->second].count += 1;
+}
+
+Sampler::Sampler(SamplerOptions o, const std::vector<int32_t>& prompt)
+    : options(std::move(o)),
+      penalises(options.repetition != 1 || options.presence != 0 || options.frequency != 0),
+      history(penalises ? prompt : std::vector<int32_t>()) {}
+
+// ---- a row
+// -----------------------------------------------------------------------------------------------------------
+
+RowSampler::RowSampler(const Kernels& kernels, int vocab) : kernels_(kernels), vocab_(vocab) {
+  constexpr size_t kSlack = 16;  // kernels write whole vectors
+  const size_t row = vocab + kSlack;
+  const size_t maxima = blocks(vocab, kMaximaBlock) + kSlack, sums = blocks(vocab, kSumBlock);
+  memory_ = Arena(4 * Arena::padded(row * sizeof(float)) + Arena::padded(row * sizeof(int32_t)) +
+                  Arena::padded(maxima * sizeof(float)) + Arena::padded(sums * sizeof(double)));
+  maxima_ = memory_.take<float>(maxima), sums_ = memory_.take<double>(sums);
+  weights_ = memory_.take<float>(row), list_ = memory_.take<float>(row), below_ = memory_.take<float>(row);
+  scores_ = memory_.take<float>(row), ids_ = memory_.take<int32_t>(row);
+}
+
+void RowSampler::choose(Sampler& sampler, float* logits, int64_t position, Choice& choice) {
+  const SamplerOptions& o = sampler.options;
+  RowPeak peak = kernels_.scan_row(logits, vocab_, maxima_);
+  choice.token = -1;
+  if (!peak.finite) return;
+
+  double log_sum = 0;  // log-probabilities are the model's own: before penalties, temperature and filters
+  choice.top.clear();
+  if (o.logprobs >= 0) {
+    kernels_.weigh_row(logits, vocab_, peak.value, kLog2E, 0, weights_, sums_);
+    log_sum = double(peak.value) + std::log(total(vocab_));
+    if (o.logprobs > 0) {
+      const Candidates top = top_k(logits, peak.value, std::min(o.logprobs, vocab_));
+      for (int i = 0; i < top.n; i++) choice.top.push_back({top.ids[i], double(top.scores[i]) - log_sum});
+      std::stable_sort(choice.top.begin(), choice.top.end(),
+                       [](const Likely& a, const Likely& b) { return a.logprob > b.logprob; });
+    }
+  }
+  adjust(sampler, logits, position);
+  if (!changed_.empty()) peak = kernels_.scan_row(logits, vocab_, maxima_);
+  if (std::isfinite(peak.value)) {  // a penalty may overflow
+    choice.token = o.greedy ? best(logits, peak.value) : sample(o, logits, peak.value, position);
+  }
+  restore(logits);
+  if (choice.token < 0) return;
+  choice.logprob = double(logits[choice.token]) - log_sum;
+  if (sampler.penalises) sampler.history.add(choice.token);
+}
+
+void RowSampler::set(float* logits, int32_t id, float value) {
+  changed_.emplace_back(id, logits[id]);
+  logits[id] = value;
+}
+
+void RowSampler::adjust(const Sampler& sampler, float* logits, int64_t position) {
+  const SamplerOptions& o = sampler.options;
+  changed_.clear();
+  for (size_t i = 0; i < o.bias_ids.size(); i++) set(logits, o.bias_ids[i], logits[o.bias_ids[i]] + o.bias[i]);
+  if (position < o.first_stop) {
+    for (int32_t id : o.stops) set(logits, id, -kInfinity);
+  }
+  for (const History::Entry& e : sampler.history.entries()) {
+    const float x = logits[e.token], seen = x > 0 ? x / o.repetition : x * o.repetition;
+    set(logits, e.token, seen - (e.count > 0 ? o.presence : 0.f) - o.frequency * e.count);
+  }
+}
+
+void RowSampler::restore(float* logits) {
+  for (size_t i = changed_.size(); i-- > 0;) logits[changed_[i].first] = changed_[i].second;
+}
+
+// The lowest id of the largest score.
+int RowSampler::best(const float* logits, float peak) const {
+  const int block = int(std::find(maxima_, maxima_ + blocks(vocab_, kMaximaBlock), peak) - maxima_);
+  return int(std::find(logits + block * kMaximaBlock, logits + vocab_, peak) - logits);
+}
+
+int RowSampler::sample(const SamplerOptions& o, const float* logits, float peak, int64_t position) {
+  const Candidates c =
+      o.top_k > 0 && o.top_k < vocab_ ? top_k(logits, peak, o.top_k) : Candidates{vocab_, logits, nullptr};
+  const bool cut = o.top_p < 1;
+  float least = cut ? 0 : o.min_p;
+  kernels_.weigh_row(c.scores, c.n, peak, o.sharpness, least, weights_, sums_);
+  if (cut) {
+    least = std::max(nucleus(c.n, o.top_p), o.min_p);
+    kernels_.sum_heavy(weights_, c.n, least, sums_);
+  }
+  const int choice = draw(c.n, least, uniform(o.key, uint64_t(position)));
+  return c.ids ? c.ids[choice] : choice;
+}
+
+// The k largest scores, of equal ones those of lower ids; in order of ids.
+RowSampler::Candidates RowSampler::top_k(const float* logits, float peak, int k) {
+  const auto enough = [k](int count, double) { return count >= k; };
+  const int all = blocks(vocab_, kMaximaBlock);
+  float least = -kInfinity;  // k blocks have a maximum that is no less: so have k scores
+  if (k <= all) {
+    std::copy_n(maxima_, all, list_);
+    least = edge(all, peak, enough);
+  }
+  int n = 0;
+  for (int block = 0; block < all; block++) {
+    if (maxima_[block] < least) continue;
+    const int end = std::min(vocab_, (block + 1) * kMaximaBlock);
+    for (int id = block * kMaximaBlock; id < end; id++) {
+      scores_[n] = logits[id], ids_[n] = id;
+      n += logits[id] >= least;
+    }
+  }
+  std::copy_n(scores_, n, list_);
+  least = edge(n, peak, enough);
+  int equal = k - int(std::count_if(scores_, scores_ + n, [least](float x) { return x > least; }));
+  int kept = 0;
+  for (int i = 0; i < n; i++) {
+    if (scores_[i] < least || (scores_[i] == least && equal-- <= 0)) continue;
+    scores_[kept] = scores_[i], ids_[kept++] = ids_[i];
+  }
+  return {kept, scores_, ids_};
+}
+
+// The lightest weight of the nucleus: tokens at least this heavy are the fewest that hold `mass` of the weights' sum,
+// and those that tie with the last of them.
+float RowSampler::nucleus(int n, double mass) {
+  const double all = total(n), target = mass * all;
+  // Whatever is lighter than this is in no nucleus: n such weights are less than what it may leave out.
+  const double spare = 1 - mass;
+  const float cutoff = spare < 1e-9 ? 0.f : float(0.999 * spare * all / n);  // else near the target's rounding
+  const int kept = kernels_.keep_heavy(weights_, n, cutoff, list_);
+  return edge(kept, 1, [target](int, double sum) { return sum >= target; });
+}
+
+// The largest t for which the numbers >= t of list_[0, n) are enough, given their count and sum; of all, they are.
+// `most` is the largest. A quick-select whose pivots halve the range in the order of floats.
+template <class Enough>
+float RowSampler::edge(int n, float most, Enough&& enough) {
+  constexpr int kShort = 48;
+  int above = 0;  // numbers that have left the list because they are surely >= t
+  double sum = 0;
+  float least = -kInfinity;
+  while (n > kShort && least < most) {
+    const float pivot = between(least, most);
+    const Parts parts = kernels_.part_list(list_, n, pivot, below_);
+    if (enough(above + parts.above, sum + parts.sum)) {
+      n = parts.above, least = parts.least;
+    } else {
+      above += parts.above, sum += parts.sum;
+      n -= parts.above, most = parts.most;
+      std::swap(list_, below_);
+    }
+  }
+  if (n > kShort) return most;  // all that is left is equal
+  std::sort(list_, list_ + n, std::greater<>());
+  for (int i = 0; i < n; i++) {
+    sum += list_[i];
+    if (enough(++above, sum)) return list_[i];
+  }
+  return list_[n - 1];
+}
+
+double RowSampler::total(int n) const {
+  double sum = 0;
+  for (int b = 0; b < blocks(n, kSumBlock); b++) sum += sums_[b];
+  return sum;
+}
+
+// The place at which the running sum of the weights >= least, whose sums by block are known, passes u times their
+// total.
+int RowSampler::draw(int n, float least, double u) const {
+  const double target = u * total(n);
+  double sum = 0;
+  int last = 0;
+  for (int b = 0; b < blocks(n, kSumBlock); b++) {
+    if (sum + sums_[b] <= target) {
+      sum += sums_[b];
+      if (sums_[b] > 0) last = b;
+      continue;
+    }
+    for (int i = b * kSumBlock;; i++) {
+      if (weights_[i] >= least) sum += weights_[i];
+      if (sum > target) return i;
+    }
+  }
+  int i = std::min(n, (last + 1) * kSumBlock) - 1;  // rounding has carried the target up to the total
+  while (weights_[i] == 0 || weights_[i] < least) i--;
+  return i;
+}
+
+}  // namespace trimaran

@@ -1,0 +1,126 @@
+"""Chooses the tokens of a step, all rows in one call: natively where the executor is native, else in NumPy."""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from trimaran.base.errors import RequestError
+from trimaran.base.messages import Token
+from trimaran.base.sampling import SamplingParams
+from trimaran.engine.filters import sharpness
+from trimaran.engine.sampler import Sampler
+from trimaran.kernels.step import Executor, Float32, StepOutputs
+
+if TYPE_CHECKING:
+    from trimaran.kernels.native import Choice
+
+
+class Picker(Protocol):
+    """Makes the samplers of requests and asks them. A sampler takes note of each token that it has picked."""
+
+    def sampler(self, params: SamplingParams, *, prompt: list[int], stops: frozenset[int], key: int) -> Any:
+        """For ``pick`` alone; see ``Sampler``, whose tokens all pickers give."""
+        ...
+
+    def pick(
+        self, logits: Float32, samplers: Sequence[Any], rows: Sequence[int], positions: Sequence[int]
+    ) -> list[Token | None]:
+        """What each sampler makes of its row of ``logits`` at its position; None for a row that is not finite.
+
+        ``logits`` is what the executor's last step returned, and stays as it is.
+        """
+        ...
+
+
+class Sampling:
+    """Samplers by request, tokens by step."""
+
+    def __init__(self, executor: Executor, vocab: int) -> None:
+        self._picker: Picker = _NativePicker(executor) if executor.name == "native" else _NumpyPicker()
+        self._vocab = vocab
+
+    def sampler(self, params: SamplingParams, *, prompt: list[int], stops: frozenset[int], key: int) -> Any | None:
+        """What ``tokens`` asks for a request; None when it takes the largest logit, which needs no sampler.
+
+        ``key`` is the request's seed, or a random number for one without. Raises ``RequestError`` when an option does
+        not fit the vocabulary.
+        """
+        self._require_ids("logit_bias", params.logit_bias)
+        self._require_ids("stop_token_ids", params.stop_token_ids)
+        if params.min_tokens and len(stops) >= self._vocab:
+            raise RequestError("min_tokens forbids every token: all of them are stop tokens", param="min_tokens")
+        if params.plain_greedy:
+            return None
+        return self._picker.sampler(params, prompt=prompt, stops=stops, key=key % 2**64)
+
+    def tokens(self, outputs: StepOutputs, asked: Sequence[tuple[Any | None, int]]) -> list[Token | None]:
+        """A token for every row of ``outputs``: of its sampler, for the position beside it in the sequence, prompt
+        included. None where the logits are no numbers."""
+        tokens = [Token(token) if token >= 0 else None for token in outputs.greedy.tolist()]
+        rows = [row for row, (sampler, _) in enumerate(asked) if sampler is not None]
+        if rows:
+            assert outputs.logits is not None
+            picked = self._picker.pick(
+                outputs.logits, [asked[row][0] for row in rows], rows, [asked[row][1] for row in rows]
+            )
+            for row, token in zip(rows, picked, strict=True):
+                tokens[row] = token
+        return tokens
+
+    def _require_ids(self, param: str, ids: Iterable[int]) -> None:
+        for token in ids:
+            if not 0 <= token < self._vocab:
+                message = f"{param}: {token} is not a token of this model (0 to {self._vocab - 1})"
+                raise RequestError(message, param=param)
+
+
+class _NumpyPicker:
+    def sampler(self, params: SamplingParams, *, prompt: list[int], stops: frozenset[int], key: int) -> Sampler:
+        return Sampler(params, prompt=prompt, stops=stops, key=key)
+
+    def pick(
+        self, logits: Float32, samplers: Sequence[Sampler], rows: Sequence[int], positions: Sequence[int]
+    ) -> list[Token | None]:
+        return [s.pick(logits[row], position) for s, row, position in zip(samplers, rows, positions, strict=True)]
+
+
+class _NativePicker:
+    """Works on the executor's own logits, with its threads."""
+
+    def __init__(self, executor: Executor) -> None:
+        from trimaran.kernels.native import NativeExecutor
+
+        assert isinstance(executor, NativeExecutor)
+        self._executor = executor
+
+    def sampler(self, params: SamplingParams, *, prompt: list[int], stops: frozenset[int], key: int) -> Any:
+        from trimaran._native import Sampler as NativeSampler
+
+        return NativeSampler(
+            greedy=params.greedy,
+            sharpness=sharpness(params.temperature),
+            top_k=min(max(params.top_k, 0), 2**31 - 1),
+            top_p=params.top_p,
+            min_p=params.min_p,
+            repetition=params.repetition_penalty,
+            presence=params.presence_penalty,
+            frequency=params.frequency_penalty,
+            first_stop=len(prompt) + params.min_tokens,
+            stops=sorted(stops),
+            bias_ids=list(params.logit_bias),
+            bias=[float(bias) for bias in params.logit_bias.values()],
+            logprobs=-1 if params.logprobs is None else params.logprobs,
+            key=key,
+            prompt=prompt if params.penalises else [],
+        )
+
+    def pick(
+        self, logits: Float32, samplers: Sequence[Any], rows: Sequence[int], positions: Sequence[int]
+    ) -> list[Token | None]:
+        assert rows[-1] < len(logits), "a row that the last step did not have"
+        return [_token(choice) for choice in self._executor.choose(samplers, rows, positions)]
+
+
+def _token(choice: "Choice") -> Token | None:
+    if isinstance(choice, int):
+        return Token(choice) if choice >= 0 else None
+    return Token(*choice)

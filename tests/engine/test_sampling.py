@@ -1,0 +1,231 @@
+"""The compiled sampler against the reference: the same tokens, in every instruction set, whatever the row."""
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trimaran import _native
+from trimaran.base.errors import RequestError
+from trimaran.base.formats import CacheGroup, WeightFormat
+from trimaran.base.messages import Token
+from trimaran.base.sampling import SamplingParams
+from trimaran.engine.sampler import Sampler
+from trimaran.engine.sampling import Sampling
+from trimaran.kernels.native import NativeExecutor
+from trimaran.kernels.null import NullExecutor, NullModel
+from trimaran.kernels.program import Buffer, Embed, Linear, Logits, Program, TakeRows, WeightSpec
+from trimaran.kernels.step import ExecutorOptions, StepInputs, StepOutputs
+from trimaran.kernels.weights import Weight
+
+PROMPT = [1, 2, 2]
+STOPS = frozenset({5, 17})
+KINDS = ("normal", "flat", "steep", "equal", "one", "ties", "masked", "huge", "rising")
+
+
+def row_of(kind: str, vocab: int, seed: int) -> np.ndarray:
+    """``masked`` and the like have finite entries only, as logits must."""
+    rng = np.random.default_rng(seed)
+    noise = rng.standard_normal(vocab)
+    row = {
+        "normal": noise * 3,
+        "flat": noise * 1e-3,
+        "steep": noise * 40,
+        "equal": np.full(vocab, rng.normal()),
+        "one": np.where(np.arange(vocab) == rng.integers(vocab), 3e38, -3e38),
+        "ties": np.rint(noise * 2),
+        "masked": np.where(rng.random(vocab) < 0.999, -1e30, noise),
+        "huge": noise * 1e37,
+        "rising": np.linspace(-30, 30, vocab),
+    }[kind]
+    return row.astype(np.float32)
+
+
+@cache
+def executor(vocab: int, isa: str, threads: int) -> NativeExecutor:
+    """Its logits are whatever was written to them last; it holds up to eight rows."""
+    x, taken, y = Buffer("x", 2), Buffer("taken", 2, logits_rows=True), Buffer("y", vocab, logits_rows=True)
+    ops = (Embed(x, "table"), TakeRows(taken, x), Linear(y, taken, "head"), Logits(y))
+    shapes = {"table": (1, 2), "head": (vocab, 2)}
+    specs = {name: WeightSpec(name, shape, True) for name, shape in shapes.items()}
+    program = Program("test", ops, specs, CacheGroup(1, 1, 16), vocab, 2, 64)
+    zeros = {n: Weight(n, WeightFormat.FP32, shape, np.zeros(shape, np.float32)) for n, shape in shapes.items()}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRIMARAN_ISA", isa)
+        options = ExecutorOptions(num_pages=2, max_rows=8, max_sequences=8, threads=threads)
+        return NativeExecutor(program, zeros, options)
+
+
+def native(rows: np.ndarray, isa: str, threads: int = 1) -> tuple[Sampling, StepOutputs]:
+    """A sampling and the outputs of a step whose logits were ``rows``."""
+    runner = executor(rows.shape[1], isa, threads)
+    count = len(rows)
+    step = StepInputs(
+        tokens=np.zeros(count, np.int32),
+        starts=np.arange(count + 1, dtype=np.int32),
+        contexts=np.zeros(count, np.int32),
+        slots=np.arange(count, dtype=np.int32),
+        page_table=np.zeros((count, 1), np.int32),
+        logits_rows=np.arange(count, dtype=np.int32),
+        want_logits=True,
+    )
+    outputs = runner.run(step)
+    assert outputs.logits is not None
+    outputs.logits[:] = rows
+    return Sampling(runner, rows.shape[1]), StepOutputs(rows.argmax(-1).astype(np.int32), outputs.logits)
+
+
+def tokens_of(
+    params: SamplingParams, rows: np.ndarray, key: int, sampling: Sampling, outputs: StepOutputs, first: int
+) -> list[Token | None]:
+    """A sequence of tokens of one request: row ``i`` gives the one at position ``first + i``."""
+    sampler = sampling.sampler(params, prompt=PROMPT, stops=STOPS, key=key)
+    asked: list[tuple[Any | None, int]] = []
+    tokens = []
+    for i in range(len(rows)):
+        asked = [(None, 0)] * len(rows)
+        asked[i] = (sampler, first + i)
+        tokens.append(sampling.tokens(outputs, asked)[i])
+    return tokens
+
+
+def assert_same(params: SamplingParams, rows: np.ndarray, key: int, isa: str, *, first: int = len(PROMPT)) -> None:
+    reference = Sampler(params, prompt=PROMPT, stops=STOPS, key=key)
+    expected = [reference.pick(row, first + i) for i, row in enumerate(rows)]
+    sampling, outputs = native(rows, isa)
+    got = tokens_of(params, rows, key, sampling, outputs, first)
+    np.testing.assert_array_equal(outputs.logits, rows, "the logits were left changed")
+    assert [mine and mine.id for mine in got] == [theirs and theirs.id for theirs in expected]
+    for mine, theirs in zip(got, expected, strict=True):
+        if mine is None or theirs is None or params.logprobs is None:
+            assert mine == theirs
+            continue
+        assert mine.logprob == pytest.approx(theirs.logprob, rel=1e-12)
+        assert mine.top is not None
+        assert theirs.top is not None
+        assert [i for i, _ in mine.top] == [i for i, _ in theirs.top]
+        assert [p for _, p in mine.top] == pytest.approx([p for _, p in theirs.top], rel=1e-12)
+
+
+options = st.fixed_dictionaries(
+    {
+        "temperature": st.sampled_from([0.0, 1e-9, 0.1, 0.7, 1.0, 1.5, 100.0]),
+        "top_k": st.sampled_from([0, 0, 1, 2, 40, 100, 900, 10**9]),
+        "top_p": st.sampled_from([1.0, 1.0, 1e-9, 0.3, 0.9, 0.999, 1 - 1e-12]),
+        "min_p": st.sampled_from([0.0, 0.0, 1e-6, 0.05, 1.0]),
+        "repetition_penalty": st.sampled_from([1.0, 1.0, 0.5, 1.3]),
+        "presence_penalty": st.sampled_from([0.0, 0.0, -2.0, 1.1]),
+        "frequency_penalty": st.sampled_from([0.0, 0.0, 0.7, 2.0]),
+        "logit_bias": st.sampled_from([{}, {}, {3: 100.0, 0: -100.0}, {17: 5.5, 1: -0.25}]),
+        "min_tokens": st.sampled_from([0, 0, 2]),
+        "logprobs": st.sampled_from([None, None, 0, 1, 20]),
+    }
+)
+
+
+@pytest.mark.parametrize("isa", _native.usable_isas())
+@settings(max_examples=250, deadline=None)
+@given(
+    chosen=options,
+    kind=st.sampled_from(KINDS),
+    vocab=st.sampled_from([33, 64, 500, 1025, 5000]),
+    key=st.integers(-(2**63), 2**63 - 1),
+    seed=st.integers(0, 5),
+)
+def test_every_option_gives_the_reference_s_tokens(isa, chosen, kind, vocab, key, seed):
+    rows = np.stack([row_of(kind, vocab, seed + i) for i in range(4)])
+    assert_same(SamplingParams(**chosen), rows, key, isa)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {"temperature": 0.7, "top_p": 0.9},
+        {"temperature": 1.0, "top_k": 40, "logprobs": 5},
+        {"temperature": 1.3, "top_k": 5000, "top_p": 0.99, "min_p": 0.001, "frequency_penalty": 0.3},
+    ],
+)
+def test_long_rows(kind, chosen):
+    rows = np.stack([row_of(kind, 151_936, i) for i in range(2)])
+    assert_same(SamplingParams(**chosen), rows, 11, _native.usable_isas()[0])
+
+
+@pytest.mark.parametrize("chosen", [{}, {"top_p": 0.9}, {"top_k": 30}, {"min_p": 0.02}])
+def test_draws_follow_the_distribution(chosen):
+    """Pearson's chi-square over 20,000 draws; the 0.1 % point of 29 degrees of freedom is 58."""
+    vocab, draws = 30, 20_000
+    row = row_of("normal", vocab, 1) / 3
+    weights = np.exp(row.astype(np.float64))
+    order = np.argsort(-weights)
+    if "top_p" in chosen:
+        kept = np.searchsorted(np.cumsum(weights[order]), chosen["top_p"] * weights.sum()) + 1
+        weights[order[kept:]] = 0
+    weights[weights < chosen.get("min_p", 0) * weights.max()] = 0
+    sampling, outputs = native(row[np.newaxis], _native.usable_isas()[0])
+    sampler = sampling.sampler(SamplingParams(**chosen), prompt=PROMPT, stops=frozenset(), key=5)
+    picked = [sampling.tokens(outputs, [(sampler, position)])[0] for position in range(draws)]
+    counts = np.bincount([token.id for token in picked if token is not None], minlength=vocab)
+    expected = draws * weights / weights.sum()
+    assert counts[expected == 0].sum() == 0
+    some = expected > 0
+    assert ((counts - expected)[some] ** 2 / expected[some]).sum() < 58
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_a_token_does_not_depend_on_its_neighbours_or_the_threads(threads):
+    rows = np.stack([row_of("normal", 3000, seed) for seed in range(8)])
+    sampling, outputs = native(rows, _native.usable_isas()[0], threads)
+    params = SamplingParams(temperature=0.9, top_p=0.95, logprobs=2)
+
+    def samplers() -> list[Any]:
+        return [sampling.sampler(params, prompt=PROMPT, stops=STOPS, key=key) for key in range(8)]
+
+    alone = [tokens_of(params, rows, key, sampling, outputs, 40)[key] for key in range(8)]
+    together = [sampling.tokens(outputs, [(s, 40 + i) for i, s in enumerate(samplers())]) for _ in range(20)]
+    assert all(tokens == alone for tokens in together)
+
+
+def test_rows_that_are_not_finite_give_no_token_and_leave_the_others_alone():
+    rows = np.stack([row_of("normal", 100, seed) for seed in range(4)])
+    rows[1, 99], rows[2, 3] = np.nan, -np.inf
+    sampling, outputs = native(rows, _native.usable_isas()[0])
+    s = [sampling.sampler(SamplingParams(logprobs=1), prompt=PROMPT, stops=STOPS, key=1) for _ in rows]
+    tokens = sampling.tokens(outputs, [(sampler, 5) for sampler in s])
+    assert [token is None for token in tokens] == [False, True, True, False]
+    reference = Sampler(SamplingParams(), prompt=PROMPT, stops=STOPS, key=1)
+    assert reference.pick(rows[1], 5) is None
+    assert reference.pick(rows[2], 5) is None
+
+
+def numpy_sampling(vocab: int) -> Sampling:
+    model = NullModel(vocab=vocab)
+    return Sampling(NullExecutor(model.program(), {}, ExecutorOptions(num_pages=2), model), vocab)
+
+
+def test_greedy_needs_no_sampler_unless_an_option_does():
+    sampling = numpy_sampling(100)
+
+    def made(**params: Any) -> Any:
+        return sampling.sampler(SamplingParams(**params), prompt=PROMPT, stops=STOPS, key=0)
+
+    assert made(temperature=0) is None
+    assert made(temperature=0, logprobs=0) is not None
+    assert made() is not None
+    row = row_of("normal", 100, 0)
+    outputs = StepOutputs(np.array([row.argmax(), -1, 7], np.int32), np.stack([row] * 3))
+    tokens = sampling.tokens(outputs, [(made(temperature=0, logprobs=0), 3), (None, 3), (None, 9)])
+    assert tokens[0] is not None
+    assert (tokens[0].id, tokens[1], tokens[2]) == (row.argmax(), None, Token(7))
+
+
+def test_options_that_do_not_fit_the_vocabulary_are_refused():
+    sampling = numpy_sampling(20)
+    for params in ({"logit_bias": {20: 1.0}}, {"stop_token_ids": (20,)}):
+        with pytest.raises(RequestError, match="20"):
+            sampling.sampler(SamplingParams(**params), prompt=PROMPT, stops=STOPS, key=0)
+    with pytest.raises(RequestError, match="min_tokens"):
+        sampling.sampler(SamplingParams(min_tokens=1), prompt=PROMPT, stops=frozenset(range(20)), key=0)
