@@ -1,9 +1,10 @@
-// What this machine can do at best: read bandwidth for a footprint, and peak multiply-adds. The benchmarks divide by
-// it. A module of its own (trimaran._probe), so that nothing of it is ever loaded to serve.
+// What this machine can do at best: read bandwidth for a footprint, peak multiply-adds, and how fast threads meet. The
+// benchmarks divide by it. A module of its own (trimaran._probe), so that nothing of it is ever loaded to serve.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/vector.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -13,6 +14,8 @@
 #include <stdexcept>
 #include <thread>
 #include <vector>
+
+#include "team.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -34,9 +37,11 @@ Isa best_isa() {
   return Isa::generic;
 }
 
-// --- Reading: a thread walks four streams of its share at once, prefetching ahead, which suits 4 KB pages too. ---
+// --- Reading. What is fastest differs between machines, caches and memory: one stream a thread that prefetches far
+// ahead, or two that prefetch near. Passes take turns, so that the best of them is the best way. Both suit 4 KB pages
+// too, where the hardware's own prefetchers stop at the end of each page. ---
 
-constexpr size_t kLine = 64, kAhead = 1536;
+constexpr size_t kLine = 64, kFar = 7168, kNear = 512;
 
 uint64_t read_generic(const char* base, size_t bytes) {
   uint64_t sum = 0;
@@ -48,39 +53,42 @@ uint64_t read_generic(const char* base, size_t bytes) {
 }
 
 #if defined(__x86_64__)
+template <int kStreams, size_t kAhead>
 __attribute__((target("avx2"))) uint64_t read_avx2(const char* base, size_t bytes) {
-  const size_t stream = bytes / 4 / kLine * kLine;
-  __m256i sum = _mm256_setzero_si256();
+  const size_t stream = bytes / kStreams;
+  __m256i sum[kStreams] = {};
   for (size_t i = 0; i < stream; i += kLine)
-    for (int s = 0; s < 4; ++s) {
+    for (int s = 0; s < kStreams; ++s) {
       const char* at = base + s * stream + i;
       _mm_prefetch(at + kAhead, _MM_HINT_T0);
-      sum = _mm256_xor_si256(sum, _mm256_xor_si256(_mm256_load_si256(reinterpret_cast<const __m256i*>(at)),
-                                                   _mm256_load_si256(reinterpret_cast<const __m256i*>(at + 32))));
+      const auto* halves = reinterpret_cast<const __m256i*>(at);
+      sum[s] = _mm256_xor_si256(sum[s], _mm256_xor_si256(_mm256_load_si256(halves), _mm256_load_si256(halves + 1)));
     }
-  return static_cast<uint64_t>(_mm256_extract_epi64(sum, 0));
+  for (int s = 1; s < kStreams; ++s) sum[0] = _mm256_xor_si256(sum[0], sum[s]);
+  return static_cast<uint64_t>(_mm256_extract_epi64(sum[0], 0));
 }
 
+template <int kStreams, size_t kAhead>
 __attribute__((target("avx512f"))) uint64_t read_avx512(const char* base, size_t bytes) {
-  const size_t stream = bytes / 4 / kLine * kLine;
-  __m512i sum[4] = {};
+  const size_t stream = bytes / kStreams;
+  __m512i sum[kStreams] = {};
   for (size_t i = 0; i < stream; i += kLine)
-    for (int s = 0; s < 4; ++s) {
+    for (int s = 0; s < kStreams; ++s) {
       const char* at = base + s * stream + i;
       _mm_prefetch(at + kAhead, _MM_HINT_T0);
       sum[s] = _mm512_xor_si512(sum[s], _mm512_load_si512(at));
     }
-  return static_cast<uint64_t>(
-      _mm512_reduce_add_epi64(_mm512_xor_si512(_mm512_xor_si512(sum[0], sum[1]), _mm512_xor_si512(sum[2], sum[3]))));
+  for (int s = 1; s < kStreams; ++s) sum[0] = _mm512_xor_si512(sum[0], sum[s]);
+  return static_cast<uint64_t>(_mm512_reduce_add_epi64(sum[0]));
 }
 #endif
 
-uint64_t read_all(Isa isa, const char* base, size_t bytes) {
+uint64_t read_all(Isa isa, bool far, const char* base, size_t bytes) {
 #if defined(__x86_64__)
-  if (isa == Isa::avx512) return read_avx512(base, bytes);
-  if (isa == Isa::avx2) return read_avx2(base, bytes);
+  if (isa == Isa::avx512) return far ? read_avx512<1, kFar>(base, bytes) : read_avx512<2, kNear>(base, bytes);
+  if (isa == Isa::avx2) return far ? read_avx2<1, kFar>(base, bytes) : read_avx2<2, kNear>(base, bytes);
 #endif
-  (void)isa;
+  (void)isa, (void)far;
   return read_generic(base, bytes);
 }
 
@@ -157,7 +165,7 @@ double multiply(Isa isa, bool int8, int rounds) {
 
 // --- Threads: all start a pass together; a pass lasts until the last one is through. ---
 
-std::vector<double> timed_passes(int threads, int passes, const std::function<void(int)>& work) {
+std::vector<double> timed_passes(int threads, int passes, const std::function<void(int, int)>& work) {
   std::atomic<int> arrived{0};
   auto meet = [&](int round) {
     arrived.fetch_add(1);
@@ -173,7 +181,7 @@ std::vector<double> timed_passes(int threads, int passes, const std::function<vo
     for (int p = -1; p < passes; ++p) {  // pass -1 warms up
       meet(++round);
       auto start = Clock::now();
-      work(id);
+      work(id, p);
       meet(++round);
       if (id == 0 && p >= 0) seconds[p] = since(start);
     }
@@ -195,13 +203,20 @@ void check(int threads, int passes) {
 std::vector<double> read_seconds(size_t bytes, int threads, int passes) {
   check(threads, passes);
   constexpr size_t kHuge = size_t{2} << 20;
-  const size_t share = (bytes / threads + 4 * kLine - 1) / (4 * kLine) * (4 * kLine), total = share * threads + kAhead;
+  constexpr size_t kUnit = 2 * kLine, kLeast = size_t{16} << 20;  // a pass reads at least so much: caches are fast
+  const size_t share = (bytes / threads + kUnit - 1) / kUnit * kUnit, total = share * threads + kFar;
+  const int repeats = static_cast<int>(std::max<size_t>(1, kLeast / std::max(bytes, kUnit)));
   char* memory = static_cast<char*>(::operator new(total, std::align_val_t{kHuge}));
   madvise(memory, total, MADV_HUGEPAGE);
   for (size_t i = 0; i < total; i += 4096) memory[i] = static_cast<char>(i >> 12);
   const Isa isa = best_isa();
-  auto seconds = timed_passes(threads, passes, [&](int id) { g_sink ^= read_all(isa, memory + id * share, share); });
+  auto seconds = timed_passes(threads, passes, [&](int id, int pass) {
+    uint64_t sum = 0;
+    for (int r = 0; r < repeats; ++r) sum ^= read_all(isa, pass % 2 == 0, memory + id * share, share);
+    g_sink ^= sum;
+  });
   ::operator delete(memory, std::align_val_t{kHuge});
+  for (double& s : seconds) s /= repeats;
   return seconds;
 }
 
@@ -210,10 +225,34 @@ std::vector<double> multiply_rate(bool int8, int threads, int passes) {
   const Isa isa = best_isa();
   constexpr int kRounds = 2'000'000;
   std::atomic<double> done{0};
-  auto seconds = timed_passes(threads, passes, [&](int) { done = multiply(isa, int8, kRounds); });
+  auto seconds = timed_passes(threads, passes, [&](int, int) { done = multiply(isa, int8, kRounds); });
   std::vector<double> rates;
   for (double s : seconds) rates.push_back(done * threads / s);
   return rates;
+}
+
+// Seconds of one job of the executor's thread team: of `stages` stages in which every member waits for all the others.
+std::vector<double> team_seconds(int threads, int stages, int passes) {
+  check(threads, passes);
+  constexpr int kJobs = 100;  // in a row, so that members are awake as they are while tokens are made
+  trimaran::Team team(threads);
+  std::atomic<int64_t> arrived{0};
+  int64_t met = 0;  // arrivals before the job that runs
+  std::vector<double> seconds;
+  for (int p = -1; p < passes; ++p) {
+    auto start = Clock::now();
+    for (int j = 0; j < kJobs; ++j, met += int64_t{threads} * stages)
+      team.run([&](trimaran::Team::Member& m) {
+        for (int s = 1; s <= stages; ++s)
+          team.share(m, threads, 1, [&](int, int) {  // a ticket for each, since nobody can end one alone
+            arrived.fetch_add(1, std::memory_order_acq_rel);
+            const int64_t all = met + int64_t{threads} * s;
+            for (trimaran::Backoff b; arrived.load(std::memory_order_acquire) < all;) b.wait();
+          });
+      });
+    if (p >= 0) seconds.push_back(since(start) / kJobs);
+  }
+  return seconds;
 }
 
 }  // namespace
@@ -227,6 +266,9 @@ NB_MODULE(_probe, m) {
   m.def("multiply_rate", &multiply_rate, nb::arg("int8"), nb::arg("threads"), nb::arg("passes"),
         nb::call_guard<nb::gil_scoped_release>(),
         "Operations a second of each pass (a multiply-add is two): int8 dot products, or float32 FMA.");
+  m.def("team_seconds", &team_seconds, nb::arg("threads"), nb::arg("stages"), nb::arg("passes"),
+        nb::call_guard<nb::gil_scoped_release>(),
+        "Seconds of a job of the executor's thread team in each pass, of `stages` stages in which all meet.");
   m.def("isa", [] {
     switch (best_isa()) {
       case Isa::avx512:

@@ -6,5 +6,8 @@ def read_seconds(footprint: int, threads: int, passes: int) -> list[float]:
 def multiply_rate(int8: bool, threads: int, passes: int) -> list[float]:
     """Operations a second of each pass (a multiply-add is two): int8 dot products, or float32 FMA."""
 
+def team_seconds(threads: int, stages: int, passes: int) -> list[float]:
+    """Seconds of a job of the executor's thread team in each pass, of ``stages`` stages in which all meet."""
+
 def isa() -> str:
     """The instructions that were used: avx512vnni, avx2 or generic."""

@@ -1,5 +1,5 @@
 from trimaran.bench.cases import Decode, Mixed, Prefill, cache_need, latency_cases, throughput_cases
-from trimaran.bench.compare import compare
+from trimaran.bench.compare import Line, compare
 from trimaran.bench.floor import Work
 from trimaran.bench.machine import Machine
 
@@ -50,6 +50,11 @@ def test_medians_and_the_ratio_to_the_best_peer():
     assert row.startswith("decode 1 x depth 4")
     assert "(30 - 90)" in row
     assert row.endswith("3.00")
+
+
+def test_a_share_is_of_the_floor_of_its_moment():
+    line = Line(Decode(4, 2), floors=[100, 200, 400], rates={"engine": [50, 120, 80]})
+    assert (line.floor, line.share) == (200, 0.5)
 
 
 def test_our_server_is_no_peer_and_has_a_ratio_of_its_own():

@@ -20,9 +20,9 @@ def asked(monkeypatch, tmp_path):
         progress("working")
         calls.append((setup, cases))
         machine = {"cpu": "c", "threads": 2, "isa": "i", "system": "s"}
-        machine |= {"read_gb_s_96_mib": 1.0, "int8_tops": 1.0, "fp32_tflops": 1.0}
-        lines = [Line(case, 200.0, {"engine": [100.0]}) for case in cases]
-        return Report("m", machine, "f", setup.rounds, (), lines, 0.0)
+        machine |= {"int8_tops": 1.0, "fp32_tflops": 1.0}
+        lines = [Line(case, [200.0], {"engine": [100.0]}) for case in cases]
+        return Report("m", machine, "f", setup.rounds, (), lines, [1.0], 0.0)
 
     monkeypatch.setattr("trimaran.bench.run.run", run)
     (tmp_path / "m.gguf").write_bytes(b"")

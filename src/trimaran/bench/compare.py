@@ -15,15 +15,25 @@ OURS = ("engine", "executor", "http")  # the names of our own subjects
 
 @dataclass
 class Line:
-    """One case: tokens a second of every round, by subject, and the floor."""
+    """One case: tokens a second of every round, by subject, and at the floor as it was just before."""
 
     case: Case
-    floor: float
+    floors: list[float] = field(default_factory=list)
     rates: dict[str, list[float]] = field(default_factory=dict)
 
     def median(self, subject: str) -> float | None:
         rates = self.rates.get(subject)
         return statistics.median(rates) if rates else None
+
+    @property
+    def floor(self) -> float:
+        """The median."""
+        return statistics.median(self.floors)
+
+    @property
+    def share(self) -> float:
+        """The engine's share of the floor: of the rounds' shares the median."""
+        return statistics.median(rate / floor for rate, floor in zip(self.rates["engine"], self.floors, strict=True))
 
     def far_behind(self, peers: Sequence[str]) -> set[str]:
         """The peers that reached less than ``BEHIND`` of the best one."""
@@ -41,6 +51,7 @@ class Report:
     rounds: int
     peers: tuple[str, ...]
     lines: list[Line]
+    read_gb_s: list[float]  # of 96 MiB, before each round
     foreign_cores: float | None
 
     @property
@@ -60,12 +71,15 @@ class Report:
             "machine": self.machine,
             "formats": self.formats,
             "rounds": self.rounds,
+            "read_gb_s_96_mib": self.read_gb_s,
             "foreign_cores": self.foreign_cores,
             "unit": "tokens/s",
             "cases": [
                 {
                     "case": line.case.name,
                     "floor": line.floor,
+                    "floors": line.floors,
+                    "share_of_floor": line.share,
                     "median": {subject: line.median(subject) for subject in line.rates},
                     "rates": line.rates,
                     "ratio_to_best_peer": self.ratio(line),
@@ -92,7 +106,8 @@ class Report:
         yield f"{self.model}: {self.formats}"
         yield f"{machine['cpu']}, {machine['threads']} threads, {machine['isa']}, {machine['system']}"
         yield (
-            f"measured bounds: read {machine['read_gb_s_96_mib']} GB/s (96 MiB), int8 {machine['int8_tops']} TOP/s, "
+            f"measured bounds: read {min(self.read_gb_s):.1f} to {max(self.read_gb_s):.1f} GB/s (96 MiB), "
+            f"int8 {machine['int8_tops']} TOP/s, "
             f"fp32 {machine['fp32_tflops']} TFLOP/s"
         )
         foreign = "unknown" if self.foreign_cores is None else f"{self.foreign_cores:.2f} cores"
@@ -103,7 +118,7 @@ class Report:
         ours = statistics.median(rates)
         row = f"{line.case.name:32}{ours:8.0f}{f'({min(rates):.0f} - {max(rates):.0f})':>16}"
         row += f"{1e3 * line.case.counted / ours:9.2f}"
-        row += f"{line.floor:9.0f}{ours / line.floor:7.0%}"
+        row += f"{line.floor:9.0f}{line.share:7.0%}"
         for subject in self.subjects[1:]:
             rate = line.median(subject)
             row += f"{'-' if rate is None else f'{rate:.0f}':>{_width(subject)}}"
@@ -130,13 +145,17 @@ def compare(
     """Runs ``rounds`` rounds over all cases; in each, one subject after the other, so that all meet the same noise.
 
     A peer that was far behind another in a case is not measured there again. ``progress`` is called before each
-    measurement with what comes. The machine's bounds are measured before the first round and after each.
+    measurement with what comes. The machine's bounds are measured before each case in each round.
     """
-    lines = [Line(case, case.floor(work, machine)) for case in cases]
+    lines = [Line(case) for case in cases]
+    read_gb_s = []
     peers = tuple(subject.name for subject in subjects if subject.name not in OURS)
     with ForeignLoad() as foreign:
         for number in range(1, rounds + 1):
+            read_gb_s.append(machine.bandwidth(96 << 20) / 1e9)
             for line in lines:
+                machine.renew()
+                line.floors.append(line.case.floor(work, machine))
                 behind = line.far_behind(peers)
                 for subject in subjects:
                     if subject.name in behind:
@@ -145,9 +164,6 @@ def compare(
                     rate = subject.measure(line.case)
                     if rate is not None:
                         line.rates.setdefault(subject.name, []).append(rate)
-            machine.measure_again()
-    for line in lines:
-        line.floor = line.case.floor(work, machine)
     return Report(
         model=model,
         machine=machine.describe(),
@@ -155,5 +171,6 @@ def compare(
         rounds=rounds,
         peers=peers,
         lines=lines,
+        read_gb_s=read_gb_s,
         foreign_cores=foreign.cores if foreign.known else None,
     )

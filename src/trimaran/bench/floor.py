@@ -31,10 +31,7 @@ class Cost:
 
     def seconds(self, machine: Machine) -> float:
         """The floor on ``machine``: its bandwidth for this footprint, its peaks for these operations."""
-        maths = self.fp32_ops / machine.peak(int8=False)
-        if self.int8_ops:
-            maths += self.int8_ops / machine.peak(int8=True)
-        return max(self.bytes / machine.bandwidth(self.bytes), maths)
+        return machine.seconds(self.bytes, self.int8_ops, self.fp32_ops)
 
 
 @dataclass(frozen=True)

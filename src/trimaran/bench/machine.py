@@ -3,48 +3,16 @@
 import os
 import platform
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
 from trimaran import _probe
 from trimaran.bench.processes import TICKS, cpu_seconds
+from trimaran.kernels.bounds import Bounds
 
-PASSES = 9
 
-
-@dataclass
-class Machine:
-    """Upper bounds for ``threads`` threads; each is the best ever seen in short passes, since it is a bound."""
-
-    threads: int
-    _bandwidths: dict[int, float] = field(default_factory=dict)
-    _peaks: dict[bool, float] = field(default_factory=dict)
-
-    def bandwidth(self, footprint: int) -> float:
-        """Bytes a second when ``footprint`` bytes are read over and over; measured once per size, to about 6 %."""
-        step = 1 << max(footprint.bit_length() - 5, 20)  # one bucket per sixteenth of the leading power of two
-        size = max(footprint // step, 1) * step
-        if size not in self._bandwidths:
-            self._bandwidths[size] = self._read(size)
-        return self._bandwidths[size]
-
-    def peak(self, *, int8: bool) -> float:
-        """Operations a second (a multiply-add is two): int8 dot products, or float32."""
-        if int8 not in self._peaks:
-            self._peaks[int8] = self._multiply(int8)
-        return self._peaks[int8]
-
-    def measure_again(self) -> None:
-        """Repeats what was measured so far, for a moment when others used the machine; the better figure stays."""
-        self._bandwidths = {size: max(known, self._read(size)) for size, known in self._bandwidths.items()}
-        self._peaks = {int8: max(known, self._multiply(int8)) for int8, known in self._peaks.items()}
-
-    def _read(self, size: int) -> float:
-        return size / min(_probe.read_seconds(size, self.threads, PASSES))
-
-    def _multiply(self, int8: bool) -> float:
-        return max(_probe.multiply_rate(int8, self.threads, PASSES))
+class Machine(Bounds):
+    """The machine's bounds, and what it is called."""
 
     def describe(self) -> dict[str, str | int | float]:
         """For the head of a report."""

@@ -115,6 +115,28 @@ def throughput(
 
 
 @app.command()
+def limits(threads: Threads = 0, as_json: AsJson = False) -> None:
+    """What this machine can do at best: what every share of the floor is a share of.
+
+    Read bandwidth by footprint, peak operations (a multiply-add is two), and what the thread team takes to start a step
+    and to go from one op to the next. Rates are the best of several passes; keep the machine quiet meanwhile.
+
+    \b
+    Examples:
+      trimaran bench limits
+      trimaran bench limits --threads 8 --json
+    """
+    from rich.console import Console
+
+    from trimaran.bench.limits import measure
+    from trimaran.bench.machine import usable_cores
+
+    with Console(stderr=True).status("starting") as status:
+        found = measure(threads or usable_cores(), lambda text: status.update(text))
+    print(json.dumps(found.to_json(), indent=2) if as_json else found.to_text())
+
+
+@app.command()
 def serve(
     url: Annotated[str, typer.Option(help="The server, with or without /v1.")] = "http://127.0.0.1:8000",
     model: Annotated[
