@@ -14,8 +14,9 @@ using I16 = __m512i;    // 16 int32
 using Bytes = __m512i;  // 64 bytes: 4 values of each of 16 columns
 using Quad = __m512i;   // 4 int8 activations, repeated for every column
 
-// Widest tiles that fit 32 registers: rows x 2 vectors, integers and floats (int) or floats alone.
-constexpr int kIntRows = 6, kFloatRows = 12, kAttentionRows = 12, kAttentionSums = 24;
+// Widest tiles that fit 32 registers: rows x 2 vectors, integers and floats (int) or floats alone. Sets with fewer
+// registers take more than kIntRowsOfBoth rows times one vector of a strip's two.
+constexpr int kIntRows = 6, kIntRowsOfBoth = 6, kFloatRows = 12, kAttentionRows = 12, kAttentionSums = 24;
 // dot4 takes int8 weights as q + 128; the accumulator then starts at -128 * sum(activations).
 constexpr bool kBiasedInt8 = true;
 
@@ -155,6 +156,18 @@ TRIMARAN_INLINE WeightQuad load_weights(const uint8_t* p) { return {load_quad(re
 TRIMARAN_INLINE void dot4(I16& acc, const WeightQuad& w, Bytes v) {
   asm volatile("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(w.w), "v"(v));
 }
+
+// A vector of dot products in the making: end(start) after begin(start) and add()s is start + all that was added.
+template <class Weights>
+struct Sum {
+  I16 acc;
+  TRIMARAN_INLINE void begin(I16 start) {
+    acc = start;
+    keep_apart(acc);
+  }
+  TRIMARAN_INLINE void add(const Weights& w, Quad x) { dot4(acc, w, x); }
+  TRIMARAN_INLINE I16 end(I16) const { return acc; }
+};
 
 TRIMARAN_INLINE void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
 

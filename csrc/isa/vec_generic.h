@@ -22,7 +22,7 @@ struct Quad {
   Short8 even, odd;  // activations 0 and 2, 1 and 3, repeated
 };
 
-constexpr int kIntRows = 2, kFloatRows = 2, kAttentionRows = 4, kAttentionSums = 4;
+constexpr int kIntRows = 2, kIntRowsOfBoth = 2, kFloatRows = 2, kAttentionRows = 4, kAttentionSums = 4;
 constexpr bool kBiasedInt8 = true;
 
 // Applies f to each quarter.
@@ -217,6 +217,14 @@ TRIMARAN_INLINE void dot4(I16& acc, const WeightQuad& w, const Bytes& v) {
     acc.v[i] += add_pair(even * w.w.even) + add_pair(odd * w.w.odd);
   }
 }
+
+template <class Weights>
+struct Sum {
+  I16 acc;
+  TRIMARAN_INLINE void begin(const I16& start) { acc = start; }
+  TRIMARAN_INLINE void add(const Weights& w, const Quad& x) { dot4(acc, w, x); }
+  TRIMARAN_INLINE I16 end(const I16&) const { return acc; }
+};
 
 TRIMARAN_INLINE void prefetch(const void* p) { __builtin_prefetch(p); }
 

@@ -9,83 +9,100 @@ constexpr int kPrefetchAhead = 6912;  // bytes; the hardware alone sees about 3 
 // ---- formats: where the quads of a block of 32 inputs x 32 columns lie ------------------------------------------
 
 struct Int8Block {
+  using Weights = Full;
   static constexpr int kBytes = 1088, kScales = 1024, kMinima = 0;
   TRIMARAN_INLINE static int32_t start(const GroupTerms& g) { return kBiasedInt8 ? g.correct128 : 0; }
-  template <class F>
+  // f(i, weights of one vector of 16 columns or of both) for each quad i.
+  template <int V, class F>
   TRIMARAN_INLINE static void for_quads(const uint8_t* p, F&& f) {
-    unroll<8>(TRIMARAN_UNROLL(i) { f(i, Full(load_bytes(p + i * 128)), Full(load_bytes(p + i * 128 + 64))); });
+    unroll<8>(TRIMARAN_UNROLL(i) {
+      if constexpr (V == 1) {
+        f(i, Full(load_bytes(p + i * 128)));
+      } else {
+        f(i, Full(load_bytes(p + i * 128)), Full(load_bytes(p + i * 128 + 64)));
+      }
+    });
   }
 };
 
 template <bool Minima>
 struct NibbleBlock {  // int4 (zero point 8) or int4z (a minimum per group)
+  using Weights = Small;
   static constexpr int kScales = 512, kMinima = Minima ? 576 : 0, kBytes = Minima ? 640 : 576;
   TRIMARAN_INLINE static int32_t start(const GroupTerms& g) { return Minima ? 0 : g.correct8; }
-  template <class F>
+  template <int V, class F>
   TRIMARAN_INLINE static void for_quads(const uint8_t* p, F&& f) {
     unroll<4>(TRIMARAN_UNROLL(i) {
-      const Bytes a = load_bytes(p + i * 128), b = load_bytes(p + i * 128 + 64);
-      f(i, Small(low_nibbles(a)), Small(low_nibbles(b)));
-      f(std::integral_constant<int, i + 4>{}, Small(high_nibbles(a)), Small(high_nibbles(b)));
+      constexpr auto upper = std::integral_constant<int, i + 4>{};
+      const Bytes a = load_bytes(p + i * 128);
+      if constexpr (V == 1) {
+        f(i, Small(low_nibbles(a)));
+        f(upper, Small(high_nibbles(a)));
+      } else {
+        const Bytes b = load_bytes(p + i * 128 + 64);
+        f(i, Small(low_nibbles(a)), Small(low_nibbles(b)));
+        f(upper, Small(high_nibbles(a)), Small(high_nibbles(b)));
+      }
     });
   }
 };
 
 // ---- tiles: y [R][32] = rows times one strip ---------------------------------------------------------------------
 
-// Quantised weights times int8 activations. Per group: an exact integer dot product, then
-// y = fma(dot * activation scale, weight scale, y) and, with minima, y = fma(minimum, scaled sum, y).
-// Wide rows go through the group twice: 256 * (dot of the high bytes) + (dot of the low bytes), exact in 32 bits.
-template <class Block, int R, bool Wide>
-TRIMARAN_INLINE void int_tile(const uint8_t* p, int blocks, const int8_t* q, size_t q_stride, const GroupTerms* groups,
-                              size_t group_stride, bool stream, float* y) {
-  F16 f[2 * R];
-  unroll<2 * R>(TRIMARAN_UNROLL(i) { f[i] = zero(); });
+// R rows x V vectors of 16 columns (the strip's first or second, or both) of quantised weights times int8 activations.
+// Per group: an exact integer dot product, then y = fma(dot * activation scale, weight scale, y) and, with minima,
+// y = fma(minimum, scaled sum, y). Wide rows go through the group twice: 256 * (dot of the high bytes) + (dot of the
+// low bytes), exact in 32 bits.
+template <class Block, int R, int V, bool Wide>
+TRIMARAN_INLINE void int_tile(const uint8_t* p, int blocks, int half, const int8_t* q, size_t q_stride,
+                              const GroupTerms* groups, size_t group_stride, bool stream, float* y) {
+  F16 f[R * V];
+  unroll<R * V>(TRIMARAN_UNROLL(i) { f[i] = zero(); });
   for (int b = 0; b < blocks; b++, p += Block::kBytes, q += Wide ? 2 * kGroup : kGroup, groups++) {
     if (stream) {
       unroll<Block::kBytes / 64>(TRIMARAN_UNROLL(i) { prefetch(p + kPrefetchAhead + i * 64); });
     }
-    I16 d[2 * R];
+    I16 d[R * V];  // what the sums start from, then the dot products
     unroll<R>(TRIMARAN_UNROLL(r) {
-      d[2 * r] = set1_int(Wide ? 0 : Block::start(groups[r * group_stride]));
-      d[2 * r + 1] = d[2 * r];
-      keep_apart(d[2 * r]);
-      keep_apart(d[2 * r + 1]);
+      const I16 start = set1_int(Wide ? 0 : Block::start(groups[r * group_stride]));
+      unroll<V>(TRIMARAN_UNROLL(v) { d[r * V + v] = start; });
     });
     const auto add_dots = [&](const int8_t* from) TRIMARAN_BODY {
-      Block::for_quads(p, [&](auto i, const auto& w0, const auto& w1) TRIMARAN_BODY {
+      Sum<typename Block::Weights> sums[R * V];
+      unroll<R * V>(TRIMARAN_UNROLL(i) { sums[i].begin(d[i]); });
+      Block::template for_quads<V>(p + half * 64, [&](auto i, const auto&... w) TRIMARAN_BODY {
         unroll<R>(TRIMARAN_UNROLL(r) {
           const Quad x = load_quad(from + r * q_stride + 4 * i);
-          dot4(d[2 * r], w0, x);
-          dot4(d[2 * r + 1], w1, x);
+          enumerate([&](auto v, const auto& columns) TRIMARAN_BODY { sums[r * V + v].add(columns, x); }, w...);
         });
       });
+      unroll<R * V>(TRIMARAN_UNROLL(i) { d[i] = sums[i].end(d[i]); });
     };
     add_dots(q);
     if constexpr (Wide) {
       unroll<R>(TRIMARAN_UNROLL(r) {
         const I16 start = set1_int(Block::start(groups[r * group_stride]));
-        d[2 * r] = add(times256(d[2 * r]), start);
-        d[2 * r + 1] = add(times256(d[2 * r + 1]), start);
+        unroll<V>(TRIMARAN_UNROLL(v) { d[r * V + v] = add(times256(d[r * V + v]), start); });
       });
       add_dots(q + kGroup);
     }
-    const F16 s0 = load_half(p + Block::kScales), s1 = load_half(p + Block::kScales + 32);
-    unroll<R>(TRIMARAN_UNROLL(r) {
-      const F16 s = set1(groups[r * group_stride].scale);
-      f[2 * r] = fma(mul(to_float(d[2 * r]), s), s0, f[2 * r]);
-      f[2 * r + 1] = fma(mul(to_float(d[2 * r + 1]), s), s1, f[2 * r + 1]);
-    });
-    if constexpr (Block::kMinima != 0) {
-      const F16 m0 = load_half(p + Block::kMinima), m1 = load_half(p + Block::kMinima + 32);
+    const uint8_t* terms = p + half * 32;
+    unroll<V>(TRIMARAN_UNROLL(v) {
+      const F16 scale = load_half(terms + Block::kScales + v * 32);
       unroll<R>(TRIMARAN_UNROLL(r) {
-        const F16 s = set1(groups[r * group_stride].scaled_sum);
-        f[2 * r] = fma(m0, s, f[2 * r]);
-        f[2 * r + 1] = fma(m1, s, f[2 * r + 1]);
+        const F16 s = set1(groups[r * group_stride].scale);
+        f[r * V + v] = fma(mul(to_float(d[r * V + v]), s), scale, f[r * V + v]);
       });
-    }
+      if constexpr (Block::kMinima != 0) {
+        const F16 minimum = load_half(terms + Block::kMinima + v * 32);
+        unroll<R>(TRIMARAN_UNROLL(r) {
+          f[r * V + v] = fma(minimum, set1(groups[r * group_stride].scaled_sum), f[r * V + v]);
+        });
+      }
+    });
   }
-  unroll<2 * R>(TRIMARAN_UNROLL(i) { store(y + i * 16, f[i]); });
+  unroll<R>(
+      TRIMARAN_UNROLL(r) { unroll<V>(TRIMARAN_UNROLL(v) { store(y + r * kStrip + (half + v) * 16, f[r * V + v]); }); });
 }
 
 // Two inputs x 32 columns as four vectors: {input 0, input 1} x {columns 0-15, 16-31}.
@@ -188,9 +205,13 @@ inline void finish(const Linear& op, int strip, int first_row, int rows, float* 
 template <class Block, bool Wide>
 inline void int_strip_of(const Linear& op, int strip, const uint8_t* p) {
   for_row_tiles<kIntRows>(op.rows, [&](int first, auto rows) TRIMARAN_BODY {
+    constexpr int vectors = rows <= kIntRowsOfBoth ? 2 : 1;
     alignas(64) float y[rows * kStrip];
-    int_tile<Block, rows, Wide>(p, op.w->k / kGroup, op.a.q + first * op.a.q_stride, op.a.q_stride,
-                                op.a.groups + first * op.a.group_stride, op.a.group_stride, first == 0, y);
+    for (int half = 0; half < 2; half += vectors) {
+      int_tile<Block, rows, vectors, Wide>(p, op.w->k / kGroup, half, op.a.q + first * op.a.q_stride, op.a.q_stride,
+                                           op.a.groups + first * op.a.group_stride, op.a.group_stride,
+                                           first + half == 0, y);
+    }
     finish(op, strip, first, rows, y);
   });
 }

@@ -9,6 +9,13 @@ TRIMARAN_INLINE void unroll(F&& f) {
 }
 #define TRIMARAN_UNROLL(i) [&](auto i) TRIMARAN_BODY
 
+// f(constant i, argument i) for each further argument.
+template <class F, class... T>
+TRIMARAN_INLINE void enumerate(F&& f, const T&... x) {
+  [&]<int... I>(std::integer_sequence<int, I...>)
+      TRIMARAN_BODY { (f(std::integral_constant<int, I>{}, x), ...); }(std::make_integer_sequence<int, sizeof...(T)>{});
+}
+
 // Calls f(constant n) for a run-time n in 1..N.
 template <int N, class F>
 TRIMARAN_INLINE void with_constant(int n, F&& f) {
