@@ -59,6 +59,13 @@ def test_what_is_not_int8_on_both_sides_is_float(layer, activations):
     assert (work.fp32_ops, work.head_fp32_ops) == (2 * 128 * 64, 2 * 96 * 64)
 
 
+def test_attention_over_int8_pages_is_int8():
+    work = count_work(program(), weights(WeightFormat.INT4, WeightFormat.INT8), KVFormat.INT8, ActivationFormat.INT8)
+    assert work.kv_bytes == 2 * HEAD_DIM + 8
+    cost = work.cost([Part(context=9)], logits_rows=0)
+    assert (cost.int8_ops, cost.fp32_ops) == (2 * 128 * 64 + 10 * 4 * HEADS * HEAD_DIM, 0)
+
+
 class FixedMachine:
     def seconds(self, *amounts: int) -> float:
         return float(sum(amounts))

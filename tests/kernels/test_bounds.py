@@ -47,3 +47,10 @@ def test_the_floor_is_the_scarcer_of_bytes_and_operations(monkeypatch):
     assert bounds.seconds(2000, 40, 10) == pytest.approx(20.0)
     assert bounds.seconds(0, 80, 30) == pytest.approx(5.0)
     assert bounds.seconds(0, 0, 0) == 0.0
+
+
+def test_a_part_is_read_as_fast_as_the_whole(monkeypatch):
+    monkeypatch.setattr(_probe, "read_seconds", lambda size, *_: [size / (100.0 if size < 8 << 20 else 50.0)])
+    bounds = Bounds(threads=1)
+    assert bounds.seconds(1 << 20, 0, 0) == (1 << 20) / 100
+    assert bounds.seconds(1 << 20, 0, 0, footprint=64 << 20) == (1 << 20) / 50

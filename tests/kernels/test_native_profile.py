@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 
+from trimaran import _probe
 from trimaran.base.errors import ConfigError
 from trimaran.base.formats import WeightFormat
 from trimaran.kernels.native import NativeExecutor
@@ -23,7 +24,10 @@ PAGES = list(range(1, 11))
 
 @pytest.fixture
 def profiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Profiles, on a machine that reads 1 GB/s and does 1 GOP/s of int8 and 0.1 of fp32."""
     monkeypatch.setenv("TRIMARAN_PROFILE", "1")
+    monkeypatch.setattr(_probe, "read_seconds", lambda size, threads, passes: [size / 1e9])
+    monkeypatch.setattr(_probe, "multiply_rate", lambda int8, threads, passes: [1e9 if int8 else 1e8])
 
 
 def executor(made: Program | None = None) -> NativeExecutor:
@@ -102,6 +106,13 @@ def test_bytes_and_operations(capfd: pytest.CaptureFixture[str]) -> None:
     assert figures(many["attention"]) == near(token * (100 + 120) / 2, score * (100 * 101 + 120 * 121) / 4)
     assert float(one["embed"][3]) * 1e6 == pytest.approx(hidden * 34 / 32, abs=500.1)
     assert len(one["embed"]) == len(HEADER) - 3  # no operations
+
+    def floor(cells: list[str]) -> float:
+        """Microseconds of a step."""
+        return float(cells[-1].rstrip("%")) / 100 * float(cells[1])
+
+    assert floor(many["qkv"]) == pytest.approx(2 * qkv * 110 / 1e9 * 1e6, rel=0.05)
+    assert floor(one["attention"]) == pytest.approx(score * (121 + 122) / 2 / 1e8 * 1e6, rel=0.05)
 
 
 @pytest.mark.usefixtures("profiled")

@@ -45,15 +45,17 @@ class Work:
     head_int8_ops: int  # of every row that needs logits
     head_fp32_ops: int
     pair_ops: int  # of attention, for one query and one key, all heads and layers
+    pair_int8: bool = False  # pages of int8 are multiplied as they are
 
     def cost(self, parts: Sequence[Part], logits_rows: int) -> Cost:
         """The cost of one step: each sequence's keys and values are read once, attention is causal."""
         rows = sum(part.rows for part in parts)
         pairs = sum(part.rows * part.context + part.rows * (part.rows + 1) // 2 for part in parts)
+        attention = pairs * self.pair_ops
         return Cost(
             bytes=self.weight_bytes + self.kv_bytes * sum(part.context + part.rows for part in parts),
-            int8_ops=rows * self.int8_ops + logits_rows * self.head_int8_ops,
-            fp32_ops=rows * self.fp32_ops + logits_rows * self.head_fp32_ops + pairs * self.pair_ops,
+            int8_ops=rows * self.int8_ops + logits_rows * self.head_int8_ops + self.pair_int8 * attention,
+            fp32_ops=rows * self.fp32_ops + logits_rows * self.head_fp32_ops + (not self.pair_int8) * attention,
         )
 
 
@@ -75,6 +77,7 @@ def count_work(
         head_int8_ops=ops[True, True],
         head_fp32_ops=ops[False, True],
         pair_ops=sum(4 * op.heads * op.head_dim for op in program.ops if isinstance(op, Attention)),
+        pair_int8=kv_format is KVFormat.INT8,
     )
 
 

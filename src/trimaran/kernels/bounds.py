@@ -36,12 +36,16 @@ class Bounds:
         self._bandwidths.clear()
         self._peaks = {int8: max(known, self._multiply(int8)) for int8, known in self._peaks.items()}
 
-    def seconds(self, bytes_read: int, int8_ops: int, fp32_ops: int) -> float:
-        """The floor: the time to read so many bytes or to do so many operations, whichever is longer."""
+    def seconds(self, bytes_read: float, int8_ops: float, fp32_ops: float, footprint: int | None = None) -> float:
+        """The floor: the time to read so many bytes or to do so many operations, whichever is longer.
+
+        The bytes are read over and over, by themselves or as a part of ``footprint`` bytes.
+        """
         maths = fp32_ops / self.peak(int8=False) if fp32_ops else 0.0
         if int8_ops:
             maths += int8_ops / self.peak(int8=True)
-        return max(bytes_read / self.bandwidth(bytes_read) if bytes_read else 0.0, maths)
+        reading = bytes_read / self.bandwidth(footprint or int(bytes_read)) if bytes_read else 0.0
+        return max(reading, maths)
 
     def _read(self, size: int) -> float:
         from trimaran import _probe

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from trimaran.base.env import truth
 from trimaran.base.errors import ConfigError, UnsupportedError
 from trimaran.base.formats import GROUP, ActivationFormat
+from trimaran.kernels.bounds import Bounds
 from trimaran.kernels.dequantise import dequantise
 from trimaran.kernels.native_lowering import FusedLinear, Lowered, Slots, lower, plan_slots
 from trimaran.kernels.native_profile import Profile
@@ -69,7 +70,7 @@ class NativeExecutor:
         self.kv_bytes = self._core.kv_bytes
         self._greedy = self._core.greedy_view()
         self._logits = self._core.logits_view()
-        self._profile = Profile(program, weights, options.kv_format, core.profile()) if profiled else None
+        self._profile = Profile(program, weights, options, Bounds(self.threads), core.profile()) if profiled else None
 
     def run(self, step: StepInputs) -> StepOutputs:
         """See ``Executor.run``. ``ValueError`` names the first input out of range, ``TypeError`` a wrong dtype."""

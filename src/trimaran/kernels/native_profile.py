@@ -3,7 +3,8 @@
 The core only times each op of a step (on the calling thread, waiting for the others included). Names, bytes and
 operations are worked out here, from the program and the steps' shapes. They are what an op has to move and compute at
 least, not what it does: a step reads each of its weights once and each cached token of a sequence once, and a
-multiplication and an addition are two operations. So GB/s and GOP/s can be held against the limits of the machine.
+multiplication and an addition are two operations. "floor" is the share of the time that the machine's bandwidth, for
+a step's bytes, and its peaks allow at best; both are measured when the table is made.
 
 Only on quiet cores: where another job takes the calling thread's core, the op that it stood in is charged for the
 pause, and ops that the other threads finished meanwhile look free.
@@ -15,16 +16,17 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from trimaran.base.formats import GROUP, KVFormat
+from trimaran.base.formats import GROUP, ActivationFormat, KVFormat
+from trimaran.kernels.bounds import Bounds
 from trimaran.kernels.native_lowering import FusedLinear, Lowered, lower
 from trimaran.kernels.program import Add, Attention, Embed, Linear, Logits, Program, RmsNorm, SwiGLU, TakeRows
-from trimaran.kernels.step import StepInputs
+from trimaran.kernels.step import ExecutorOptions, StepInputs
 from trimaran.kernels.weights import Weight
 
 Float64 = npt.NDArray[np.float64]
 
 PHASES = ("1 row", "2 to 64 rows", "more than 64 rows")
-HEADER = ("op", "calls", "us/step", "share", "MB/step", "GB/s", "MOP/step", "GOP/s")
+HEADER = ("op", "calls", "us/step", "share", "MB/step", "GB/s", "MOP/step", "GOP/s", "floor")
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class _Cost:
     bytes_of_token: int = 0  # in the cache
     ops_of_row: int = 0
     ops_of_score: int = 0
+    int8: bool = False  # its operations are of int8
 
 
 @dataclass
@@ -71,7 +74,12 @@ class _Line:
     calls: int = 0
     seconds: float = 0.0
     bytes: int = 0
-    operations: int = 0
+    int8_ops: int = 0
+    fp32_ops: int = 0
+
+    @property
+    def operations(self) -> int:
+        return self.int8_ops + self.fp32_ops
 
     def add(self, cost: _Cost, phase: _Phase, seconds: float) -> None:
         calls = phase.steps_with_logits if cost.logits_rows else phase.steps
@@ -79,28 +87,43 @@ class _Line:
         self.calls += calls
         self.seconds += seconds
         self.bytes += cost.bytes_of_call * calls + cost.bytes_of_row * rows + cost.bytes_of_token * phase.tokens
-        self.operations += cost.ops_of_row * rows + cost.ops_of_score * phase.scores
+        operations = cost.ops_of_row * rows + cost.ops_of_score * phase.scores
+        if cost.int8:
+            self.int8_ops += operations
+        else:
+            self.fp32_ops += operations
 
     def plus(self, other: "_Line") -> "_Line":
         return _Line(
             self.calls + other.calls,
             self.seconds + other.seconds,
             self.bytes + other.bytes,
-            self.operations + other.operations,
+            self.int8_ops + other.int8_ops,
+            self.fp32_ops + other.fp32_ops,
         )
 
-    def cells(self, kind: str, steps: int, total: float) -> tuple[str, ...]:
+    def cells(self, kind: str, steps: int, all_: "_Line", bounds: Bounds) -> tuple[str, ...]:
         moved = (_figure(self.bytes / steps / 1e6), _rate(self.bytes, self.seconds)) if self.bytes else ("", "")
         done = (_figure(self.operations / steps / 1e6), _rate(self.operations, self.seconds))
-        time = (f"{self.seconds / steps * 1e6:.1f}", f"{self.seconds / total:.1%}" if total else "")
-        return kind, str(self.calls), *time, *moved, *(done if self.operations else ("", ""))
+        time = (f"{self.seconds / steps * 1e6:.1f}", f"{self.seconds / all_.seconds:.1%}" if all_.seconds else "")
+        floor = bounds.seconds(self.bytes, self.int8_ops, self.fp32_ops, footprint=all_.bytes // steps)
+        share = f"{floor / self.seconds:.0%}" if floor and self.seconds else ""
+        return kind, str(self.calls), *time, *moved, *(done if self.operations else ("", "")), share
 
 
 class Profile:
     """Adds up the steps of one executor. ``seconds`` is the core's view of the last step's time by op."""
 
-    def __init__(self, program: Program, weights: Mapping[str, Weight], kv_format: KVFormat, seconds: Float64) -> None:
-        self._costs = [_cost(op, weights, kv_format) for op in lower(program)]
+    def __init__(
+        self,
+        program: Program,
+        weights: Mapping[str, Weight],
+        options: ExecutorOptions,
+        bounds: Bounds,
+        seconds: Float64,
+    ) -> None:
+        self._costs = [_cost(op, weights, options) for op in lower(program)]
+        self._bounds = bounds
         self._seconds = seconds
         self._phases = [_Phase(np.zeros(len(self._costs))) for _ in PHASES]
         assert len(seconds) == len(self._costs), "the core has other ops than the program"
@@ -124,7 +147,7 @@ class Profile:
         for line in lines.values():
             everything = everything.plus(line)
         lines["all"] = everything
-        cells = [HEADER, *(line.cells(kind, phase.steps, everything.seconds) for kind, line in lines.items())]
+        cells = [HEADER, *(line.cells(kind, phase.steps, everything, self._bounds) for kind, line in lines.items())]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         text = f"profile, steps of {title}: {phase.steps} steps, {phase.rows / phase.steps:.1f} rows on average\n"
         for first, *others in cells:
@@ -133,7 +156,7 @@ class Profile:
         return text + "\n"
 
 
-def _cost(op: Lowered, weights: Mapping[str, Weight], kv_format: KVFormat) -> _Cost:
+def _cost(op: Lowered, weights: Mapping[str, Weight], options: ExecutorOptions) -> _Cost:
     match op:
         case FusedLinear():
             outputs, inputs = weights[op.weight].shape
@@ -142,14 +165,16 @@ def _cost(op: Lowered, weights: Mapping[str, Weight], kv_format: KVFormat) -> _C
                 op.gather or op.x.logits_rows,
                 bytes_of_call=outputs * _bytes_of_row(weights[op.weight]),
                 ops_of_row=2 * outputs * inputs,
+                int8=weights[op.weight].fmt.quantised and options.activations is ActivationFormat.INT8,
             )
         case Embed():
             return _Cost("embed", bytes_of_row=_bytes_of_row(weights[op.weight]))
         case Attention():
             return _Cost(
                 "attention",
-                bytes_of_token=op.kv_heads * kv_format.token_bytes(op.head_dim),
+                bytes_of_token=op.kv_heads * options.kv_format.token_bytes(op.head_dim),
                 ops_of_score=4 * op.heads * op.head_dim,
+                int8=options.kv_format is KVFormat.INT8,
             )
         case RmsNorm():
             return _Cost("rms_norm", op.out.logits_rows)
