@@ -1,8 +1,7 @@
-import httpx
 import pytest
 
 from trimaran.bench.client import UnexpectedAnswerError
-from trimaran.bench.exchange import Timing, exchange, read
+from trimaran.bench.exchange import Timing, read
 
 DONE = b"data: [DONE]\n\n"
 
@@ -67,10 +66,3 @@ def test_one_token_has_no_time_per_token():
 def test_what_is_no_whole_stream_is_an_error(data, words):
     with pytest.raises(UnexpectedAnswerError, match=words):
         timed((1, data))
-
-
-async def test_a_refusal_is_an_error_with_its_text():
-    transport = httpx.MockTransport(lambda _: httpx.Response(429, content=b"too many"))
-    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-        with pytest.raises(UnexpectedAnswerError, match="429: too many"):
-            await exchange(client, "/v1/completions", b"{}", Timing(0))

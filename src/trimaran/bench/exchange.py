@@ -1,6 +1,6 @@
 """One streamed request to any OpenAI endpoint, and when its tokens came.
 
-While tokens come, only bytes and times are kept: they are read once the answer is whole, so the client costs little.
+While tokens come, only bytes and times are kept (``connection.py``): they are read once the answer is whole.
 """
 
 import time
@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-import httpx
 import msgspec
 
 from trimaran.bench.client import UnexpectedAnswerError
+from trimaran.bench.connection import Connections
 
 
 @dataclass
@@ -84,22 +84,16 @@ class _Event(msgspec.Struct):
 _DECODER = msgspec.json.Decoder(_Event)
 
 
-async def exchange(client: httpx.AsyncClient, path: str, body: bytes, timing: Timing) -> None:
+async def exchange(connections: Connections, path: str, body: bytes, timing: Timing) -> None:
     """Sends ``body`` and fills ``timing``.
 
-    Raises ``UnexpectedAnswerError`` when the answer is not a whole stream, and ``httpx.HTTPError`` when the connection
-    fails.
+    Raises ``UnexpectedAnswerError`` when the answer is not a whole stream, and ``OSError`` when the connection fails.
     """
-    received: list[tuple[float, bytes]] = []
-    async with client.stream("POST", path, content=body) as answer:
-        if answer.status_code != 200:
-            raise UnexpectedAnswerError(
-                f"{answer.status_code}: {(await answer.aread()).decode(errors='replace')[:300]}"
-            )
-        async for data in answer.aiter_raw():
-            received.append((time.perf_counter(), data))
+    answer = await connections.post(path, body)
     timing.ended = time.perf_counter()
-    read(received, timing)
+    if answer.status != 200:
+        raise UnexpectedAnswerError(f"{answer.status}: {answer.text[:300]}")
+    read(answer.received, timing)
 
 
 def read(received: Sequence[tuple[float, bytes]], timing: Timing) -> None:

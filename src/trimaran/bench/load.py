@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 from trimaran.base.errors import ConfigError, TrimaranError
 from trimaran.bench.arrivals import Job
 from trimaran.bench.client import UnexpectedAnswerError
+from trimaran.bench.connection import Connections
 from trimaran.bench.exchange import Timing, exchange
 from trimaran.bench.mix import CHAT, COMPLETIONS, WORDS
 
@@ -63,10 +65,11 @@ async def load(
     there is. Raises ``TrimaranError`` when the server does not say which model it has or the warm-up fails.
     """
     found = Loaded()
-    async with _client(target, concurrency or MAX_CONNECTIONS) as client:
-        sender = _Sender(client, target, found)
+    url, headers = _address(target), _headers(target)
+    with closing(Connections(url, headers, concurrency or MAX_CONNECTIONS, KEEP_SECONDS)) as connections:
+        sender = _Sender(connections, target, found)
         try:
-            found.model = sender.model = target.model or await _first_model(client, target)
+            found.model = sender.model = target.model or await _first_model(url, headers, target)
             for job in jobs[:warm_up]:
                 if error := (await sender.time(job, time.perf_counter())).error:
                     raise TrimaranError(f"{target.url} does not serve what is asked: {error}")
@@ -95,9 +98,9 @@ async def load(
 class _Sender:
     """Builds requests, sends them and keeps their timings."""
 
-    def __init__(self, client: httpx.AsyncClient, target: Target, found: Loaded) -> None:
+    def __init__(self, connections: Connections, target: Target, found: Loaded) -> None:
         self.model = ""
-        self._client, self._target, self._found = client, target, found
+        self._connections, self._target, self._found = connections, target, found
         self._random = np.random.default_rng()
 
     async def work(self, queue: Iterator[Job]) -> None:
@@ -116,12 +119,12 @@ class _Sender:
         timing = Timing(sent)
         try:
             async with asyncio.timeout(self._target.timeout):
-                await exchange(self._client, CHAT if self._target.chat else COMPLETIONS, self._body(job), timing)
+                await exchange(self._connections, CHAT if self._target.chat else COMPLETIONS, self._body(job), timing)
         except TimeoutError:
             timing.error = f"no end within {self._target.timeout:g} s"
         except UnexpectedAnswerError as error:
             timing.error = self._target.hide_key(str(error))
-        except httpx.HTTPError as error:
+        except OSError as error:
             timing.error = self._target.hide_key(f"{type(error).__name__} {error}".strip())
         timing.ended = timing.ended or time.perf_counter()
         return timing
@@ -145,32 +148,32 @@ class _Sender:
         return " ".join(WORDS[place] for place in self._random.integers(len(WORDS), size=count).tolist())
 
 
-def _client(target: Target, connections: int) -> httpx.AsyncClient:
+def _headers(target: Target) -> dict[str, str]:
     headers = {"content-type": "application/json", "accept-encoding": "identity"}
     if target.api_key:
         if not (target.api_key.isascii() and target.api_key.isprintable()):
             raise ConfigError("the API key holds characters that no HTTP header may hold")
         headers["authorization"] = f"Bearer {target.api_key}"
+    return headers
+
+
+def _address(target: Target) -> httpx.URL:
     try:
         url = httpx.URL(target.url.rstrip("/").removesuffix("/v1"))
     except httpx.InvalidURL as error:
         raise ConfigError(f"--url {target.url}: {error}") from error
     if url.scheme not in ("http", "https") or not url.host:
         raise ConfigError(f"--url takes an address like http://127.0.0.1:8000, not {target.url!r}")
-    return httpx.AsyncClient(
-        base_url=url,
-        headers=headers,
-        timeout=target.timeout,
-        limits=httpx.Limits(
-            max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=KEEP_SECONDS
-        ),
-        trust_env=False,  # a proxy between would be measured too
-    )
+    return url
 
 
-async def _first_model(client: httpx.AsyncClient, target: Target) -> str:
+async def _first_model(url: httpx.URL, headers: dict[str, str], target: Target) -> str:
     try:
-        async with asyncio.timeout(target.timeout):
+        # No proxy, as in the load: it would be measured too.
+        async with (
+            asyncio.timeout(target.timeout),
+            httpx.AsyncClient(base_url=url, headers=headers, timeout=target.timeout, trust_env=False) as client,
+        ):
             answer = (await client.get("/v1/models")).raise_for_status()
         return str(answer.json()["data"][0]["id"])
     except (httpx.HTTPError, TimeoutError) as error:

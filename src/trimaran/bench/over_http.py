@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Sequence
 
+import uvloop
+
 from trimaran.base.errors import UnsupportedError
 from trimaran.bench.arrivals import Job
 from trimaran.bench.cases import Case, Decode, EndToEnd, Mixed, Prefill
@@ -21,7 +23,7 @@ class OverHttp:
     def __init__(self, name: str, url: str, vocab: int) -> None:
         self.name, self.url = name, url
         self._target = Target(url, vocab=vocab, ignore_eos=True)
-        self._runner = asyncio.Runner()
+        self._runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
 
     def measure(self, case: Case) -> float | None:
         match case:
@@ -52,7 +54,7 @@ class OwnServer(OverHttp):
 
     def __init__(self, model: str, flags: Sequence[str], vocab: int) -> None:
         self._server = Served(model, flags)
-        runner = asyncio.Runner()
+        runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
         try:
             runner.run(self._server.__aenter__())
         except BaseException:

@@ -191,8 +191,7 @@ def serve(
       trimaran bench serve --trace AzureLLMInferenceTrace_conv.csv --time-scale 2 --requests 500
       trimaran bench serve --url https://llm.example.org --model m --text --rate 1 --json
     """
-    import asyncio
-
+    import uvloop
     from rich.console import Console
 
     from trimaran.bench.arrivals import Job, poisson, read_trace
@@ -213,7 +212,7 @@ def serve(
         arrivals = f"{concurrency} at a time"
     target = Target(url, model, api_key, chat, text, ignore_eos, vocab, timeout)
     with Console(stderr=True).status("starting") as status:
-        loaded = asyncio.run(load(target, jobs, concurrency, warm_up, lambda text: status.update(text)))
+        loaded = uvloop.run(load(target, jobs, concurrency, warm_up, lambda text: status.update(text)))
     figures = Figures(loaded, goals, f"{len(jobs)} requests, {arrivals}, {lengths}")
     print(json.dumps(figures.to_json(), indent=2) if as_json else figures.to_text())
     if loaded.interrupted:
