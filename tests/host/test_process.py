@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 
 import psutil
 import pytest
+import uvloop
 
 from trimaran.base.errors import ConfigError, EngineDiedError
 from trimaran.base.messages import Beat, Cancel, Failed, FromEngine, Submit, Tokens
@@ -65,6 +66,16 @@ async def test_requests_are_answered_in_order_and_bad_ones_named():
         assert tokens[-1].finish == "length"
         [failure] = [m for m in messages if isinstance(m, Failed)]
         assert (failure.id, failure.kind, failure.param) == ("b", "RequestError", "prompt")
+
+
+def test_it_works_in_the_loop_that_the_server_uses():
+    async def answer() -> list[FromEngine]:
+        async with engine() as process:
+            await process.send(Submit("a", [1], SamplingParams(temperature=0, max_tokens=2)))
+            return await until_end(process, "a")
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(answer())
 
 
 async def test_start_tells_what_was_loaded():
