@@ -91,6 +91,8 @@ struct SequenceRows {
   const int32_t* pages;
 };
 
+struct AttentionUnit;
+
 struct Attention {
   KvLayer kv;
   const float* qkv;
@@ -102,8 +104,9 @@ struct Attention {
   int rope_dims;
   const float *cos, *sin;  // [position][rope_dims / 2]
   const SequenceRows* sequences;
-  float* partials;  // (O, m, l) of single blocks, for rows whose blocks are shared among threads
-  float* scratch;   // attention_scratch() floats
+  const AttentionUnit* next;  // that this thread will probably work on next; null: none
+  float* partials;            // (O, m, l) of single blocks, for rows whose blocks are shared among threads
+  float* scratch;             // attention_scratch() floats
 };
 
 // Some of the (token, query head) rows of one sequence and kv head, against some of its blocks of tokens.

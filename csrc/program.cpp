@@ -274,7 +274,8 @@ void Program::run_op(const AttentionOp& op, Team::Member& m) {
     }
   });
   const auto& units = plan.units();
-  team_.share(m, int(units.size()), 1, [&](int i, int) {
+  team_.share(m, int(units.size()), 1, [&](int i, int end) {
+    a.next = size_t(end) < units.size() ? &units[end] : nullptr;
     kernels_.attend(a, units[i]);
     if (units[i].partial >= 0 && plan.last_of_group(units[i])) kernels_.merge(a, units[i]);
   });

@@ -108,6 +108,14 @@ TRIMARAN_INLINE double reduce_add(Sums s) {
   return (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]);
 }
 
+template <int N>
+TRIMARAN_INLINE F16 swap_lanes(F16 a) {
+  if constexpr (N == 1) return {_mm256_permute_ps(a.lo, 0xB1), _mm256_permute_ps(a.hi, 0xB1)};
+  if constexpr (N == 2) return {_mm256_permute_ps(a.lo, 0x4E), _mm256_permute_ps(a.hi, 0x4E)};
+  if constexpr (N == 4) return {_mm256_permute2f128_ps(a.lo, a.lo, 1), _mm256_permute2f128_ps(a.hi, a.hi, 1)};
+  return {a.hi, a.lo};
+}
+
 TRIMARAN_INLINE I16 set1_int(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
 TRIMARAN_INLINE I16 add(I16 a, I16 b) { return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)}; }
 TRIMARAN_INLINE I16 times256(I16 a) { return {_mm256_slli_epi32(a.lo, 8), _mm256_slli_epi32(a.hi, 8)}; }

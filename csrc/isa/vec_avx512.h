@@ -82,6 +82,14 @@ TRIMARAN_INLINE Sums add(Sums s, F16 a) {
 }
 TRIMARAN_INLINE double reduce_add(Sums s) { return _mm512_reduce_add_pd(_mm512_add_pd(s.lo, s.hi)); }
 
+// Lane i from lane i ^ N.
+template <int N>
+TRIMARAN_INLINE F16 swap_lanes(F16 a) {
+  if constexpr (N == 1) return _mm512_permute_ps(a, 0xB1);
+  if constexpr (N == 2) return _mm512_permute_ps(a, 0x4E);
+  return _mm512_shuffle_f32x4(a, a, N == 4 ? 0xB1 : 0x4E);
+}
+
 TRIMARAN_INLINE I16 set1_int(int32_t x) { return _mm512_set1_epi32(x); }
 TRIMARAN_INLINE I16 add(I16 a, I16 b) { return _mm512_add_epi32(a, b); }
 TRIMARAN_INLINE I16 times256(I16 a) { return _mm512_slli_epi32(a, 8); }

@@ -123,6 +123,13 @@ TRIMARAN_INLINE double reduce_add(Sums s) {
   return (d[0] + d[1]) + (d[2] + d[3]);
 }
 
+template <int N>
+TRIMARAN_INLINE F16 swap_lanes(F16 a) {
+  if constexpr (N == 1) return TRIMARAN_EACH(F16, (Float4{a.v[i][1], a.v[i][0], a.v[i][3], a.v[i][2]}));
+  if constexpr (N == 2) return TRIMARAN_EACH(F16, (Float4{a.v[i][2], a.v[i][3], a.v[i][0], a.v[i][1]}));
+  return TRIMARAN_EACH(F16, a.v[i ^ (N / 4)]);
+}
+
 TRIMARAN_INLINE I16 set1_int(int32_t x) { return TRIMARAN_EACH(I16, (void(i), splat_int(x))); }
 TRIMARAN_INLINE I16 add(I16 a, I16 b) { return TRIMARAN_EACH(I16, a.v[i] + b.v[i]); }
 TRIMARAN_INLINE I16 times256(I16 a) { return TRIMARAN_EACH(I16, a.v[i] * 256); }

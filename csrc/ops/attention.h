@@ -41,6 +41,19 @@ struct RowOf {
   }
 };
 
+// Tokens that the last of a unit's rows sees.
+TRIMARAN_INLINE int last_seen(const Attention& a, const AttentionUnit& u) {
+  return a.sequences[u.sequence].context + RowOf(a, u, u.rows - 1).token + 1;
+}
+
+// The tiles of a unit's block, or of the unit after it when the block is its last; none when nothing follows.
+TRIMARAN_INLINE int find_next_tiles(const Attention& a, const AttentionUnit& u, int block, const uint8_t** tiles) {
+  const AttentionUnit* unit = block < u.block + u.blocks ? &u : a.next;
+  if (!unit) return 0;
+  return find_tiles(a.kv, a.sequences[unit->sequence].pages, unit->kv_head, unit == &u ? block : unit->block,
+                    last_seen(a, *unit), tiles);
+}
+
 template <class Pages>
 inline void attend_unit(const Attention& a, const AttentionUnit& u) {
   const SequenceRows& seq = a.sequences[u.sequence];
@@ -66,8 +79,8 @@ inline void attend_unit(const Attention& a, const AttentionUnit& u) {
     const int first = b * kBlockTokens;
     while (seen[from] <= first) from++;
     Block block;
-    const int tiles = smaller(kBlockTiles, (seen[u.rows - 1] - first + kTileTokens - 1) / kTileTokens);
-    for (int t = 0; t < tiles; t++) block.tile[t] = tile_at(a.kv, seq.pages, u.kv_head, first / kTileTokens + t);
+    find_tiles(a.kv, seq.pages, u.kv_head, b, seen[u.rows - 1], block.tile);
+    block.next_tiles = find_next_tiles(a, u, b + 1, block.next);
     for_row_tiles<Pages::kRows>(u.rows - from, [&](int skipped, auto rows) TRIMARAN_BODY {
       const int row = from + skipped;
       int visible[rows];
@@ -77,6 +90,7 @@ inline void attend_unit(const Attention& a, const AttentionUnit& u) {
       Reduced reduced{};
       reduced.o = scratch.block;
       Pages::template reduce<rows>(block, d, scratch.queries, terms, row, scratch, reduced);
+      block.next_tiles = 0;
       if (u.partial < 0) {
         merge_rows(rows, m + row, l + row, scratch.state + row * d, reduced.m, reduced.l, d,
                    [&](int r) { return reduced.o + r * d; });

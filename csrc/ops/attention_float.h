@@ -32,8 +32,8 @@ struct FloatPages {
     constexpr int kAtOnce = kAttentionSums / R >= 4 ? 4 : kAttentionSums / R >= 2 ? 2 : 1;
     const float* q = queries + first_row * d;
     int t = 0;
-    for (; t + kAtOnce <= b.tiles; t += kAtOnce) score<R, kAtOnce>(b.tile + t, q, d, scratch.scores + t * kTileTokens);
-    for (; t < b.tiles; t++) score<R, 1>(b.tile + t, q, d, scratch.scores + t * kTileTokens);
+    for (; t + kAtOnce <= b.tiles; t += kAtOnce) score<R, kAtOnce>(b, t, q, d, scratch.scores);
+    for (; t < b.tiles; t++) score<R, 1>(b, t, q, d, scratch.scores);
     for (int r = 0; r < R; r++) {
       softmax(scratch.scores + r * kBlockTokens, b.tiles, b.visible[r], out.m[r], out.l[r]);
     }
@@ -43,21 +43,28 @@ struct FloatPages {
   }
 
  private:
-  // Scores [R][kBlockTokens] of R queries against N tiles.
+  // Scores [R][kBlockTokens] of R queries against N tiles from tile t on. Meanwhile the tiles of the next block come.
   template <int R, int N>
-  TRIMARAN_INLINE static void score(const uint8_t* const* tiles, const float* q, int d, float* scores) {
+  TRIMARAN_INLINE static void score(const Block& b, int t, const float* q, int d, float* scores) {
+    constexpr int kLine = 64 / sizeof(T);  // numbers of a cache line
+    const uint8_t* const* tiles = b.tile + t;
+    const int ahead = smaller(N, b.next_tiles - t);
     F16 s[R * N];
     unroll<R * N>(TRIMARAN_UNROLL(i) { s[i] = zero(); });
     for (int i = 0; i < d; i++) {
+      for (int j = 0; j < ahead && i * kTileTokens % kLine == 0; j++) {
+        prefetch(reinterpret_cast<const T*>(b.next[t + j]) + i * kTileTokens);
+        prefetch(reinterpret_cast<const T*>(b.next[t + j]) + (d + i) * kTileTokens);
+      }
       F16 k[N];
-      unroll<N>(TRIMARAN_UNROLL(t) { k[t] = load(reinterpret_cast<const T*>(tiles[t]) + i * kTileTokens); });
+      unroll<N>(TRIMARAN_UNROLL(j) { k[j] = load(reinterpret_cast<const T*>(tiles[j]) + i * kTileTokens); });
       unroll<R>(TRIMARAN_UNROLL(r) {
         const F16 x = set1(q[r * d + i]);
-        unroll<N>(TRIMARAN_UNROLL(t) { s[r * N + t] = fma(k[t], x, s[r * N + t]); });
+        unroll<N>(TRIMARAN_UNROLL(j) { s[r * N + j] = fma(k[j], x, s[r * N + j]); });
       });
     }
     unroll<R>(TRIMARAN_UNROLL(r) {
-      unroll<N>(TRIMARAN_UNROLL(t) { store(scores + r * kBlockTokens + t * kTileTokens, s[r * N + t]); });
+      unroll<N>(TRIMARAN_UNROLL(j) { store(scores + r * kBlockTokens + (t + j) * kTileTokens, s[r * N + j]); });
     });
   }
 

@@ -49,14 +49,10 @@ struct Int8Pages {
     const auto* q = reinterpret_cast<const int8_t*>(queries) + first_row * d;
     terms += first_row;
     int t = 0;
-    for (; t + kAtOnce <= b.tiles; t += kAtOnce)
-      score<R, kAtOnce>(b.tile + t, q, terms, d, scratch.scores + t * kTileTokens);
-    for (; t < b.tiles; t++) score<R, 1>(b.tile + t, q, terms, d, scratch.scores + t * kTileTokens);
+    for (; t + kAtOnce <= b.tiles; t += kAtOnce) score<R, kAtOnce>(b, t, q, terms, d, scratch.scores);
+    for (; t < b.tiles; t++) score<R, 1>(b, t, q, terms, d, scratch.scores);
     float step[R];
-    for (int r = 0; r < R; r++) {
-      step[r] = softmax(b, d, b.visible[r], scratch.scores + r * kBlockTokens, scratch.weights + r * kBlockTokens,
-                        out.m[r], out.l[r]);
-    }
+    softmax<R>(b, d, scratch.scores, scratch.weights, step, out);
     int i = 0;
     for (; i + 16 * kAtOnce <= d; i += 16 * kAtOnce) weigh<R, kAtOnce>(b, scratch.weights, step, d, i, out.o);
     for (; i < d; i += 16) weigh<R, 1>(b, scratch.weights, step, d, i, out.o);
@@ -90,62 +86,88 @@ struct Int8Pages {
     return {finite ? (some ? absmax / 127.f : 0.f) : __builtin_nanf(""), reduce_add(sum), finite};
   }
 
-  // Scores [R][kBlockTokens] of R queries against N tiles.
+  TRIMARAN_INLINE static const float* scales_of(const uint8_t* tile, int d) {
+    return reinterpret_cast<const float*>(tile + 2 * d * kTileTokens);
+  }
+
+  // Scores [R][kBlockTokens] of R queries against N tiles from tile t on. Meanwhile the tiles of the next block come.
   template <int R, int N>
-  TRIMARAN_INLINE static void score(const uint8_t* const* tiles, const int8_t* q, const Terms* terms, int d,
-                                    float* scores) {
+  TRIMARAN_INLINE static void score(const Block& b, int t, const int8_t* q, const Terms* terms, int d, float* scores) {
+    const uint8_t* const* tiles = b.tile + t;
+    const int ahead = smaller(N, b.next_tiles - t);
     I16 s[R * N];
     unroll<R * N>(TRIMARAN_UNROLL(i) {
       s[i] = set1_int(terms[i / N].start);
       keep_apart(s[i]);
     });
     for (int i = 0; i < d; i += 4) {
-      unroll<N>(TRIMARAN_UNROLL(t) {
-        const Full k(load_bytes(tiles[t] + i * kTileTokens));
-        unroll<R>(TRIMARAN_UNROLL(r) { dot4(s[r * N + t], k, load_quad(q + r * d + i)); });
+      for (int j = 0; j < ahead; j++) {
+        prefetch(b.next[t + j] + i * kTileTokens);
+        prefetch(b.next[t + j] + (d + i) * kTileTokens);
+      }
+      unroll<N>(TRIMARAN_UNROLL(j) {
+        const Full k(load_bytes(tiles[j] + i * kTileTokens));
+        unroll<R>(TRIMARAN_UNROLL(r) { dot4(s[r * N + j], k, load_quad(q + r * d + i)); });
       });
     }
-    unroll<N>(TRIMARAN_UNROLL(t) {
-      const F16 scale = load(reinterpret_cast<const float*>(tiles[t] + 2 * d * kTileTokens));
+    for (int j = 0; j < ahead; j++) {
+      prefetch(scales_of(b.next[t + j], d));
+      prefetch(scales_of(b.next[t + j], d) + kTileTokens);
+    }
+    unroll<N>(TRIMARAN_UNROLL(j) {
+      const F16 scale = load(scales_of(tiles[j], d));
       unroll<R>(TRIMARAN_UNROLL(r) {
-        store(scores + r * kBlockTokens + t * kTileTokens,
-              mul(to_float(s[r * N + t]), mul(scale, set1(terms[r].scale))));
+        store(scores + r * kBlockTokens + (t + j) * kTileTokens,
+              mul(to_float(s[r * N + j]), mul(scale, set1(terms[r].scale))));
       });
     });
   }
 
-  // One row's scores become weights in 8 bits. Returns the largest score, the sum of the weights 2^(s - m) and the step
-  // of the 8 bits. Always over a whole block: what is not there or not visible has a weight of 2^-126, which is nothing
-  // beside the largest weight, 1.
-  TRIMARAN_INLINE static float softmax(const Block& b, int d, int visible, const float* scores, uint8_t* weights,
-                                       float& largest, float& sum) {
-    const auto seen = [&](int t, F16 x, float otherwise) TRIMARAN_BODY {
-      if (visible >= (t + 1) * kTileTokens) return x;
-      return first_lanes(bigger(0, visible - t * kTileTokens), x, set1(otherwise));
-    };
-    F16 s[kBlockTiles], top = set1(-__builtin_inff());
-    unroll<kBlockTiles>(TRIMARAN_UNROLL(t) {
-      s[t] = seen(t, load(scores + t * kTileTokens), -__builtin_inff());
-      top = max(top, s[t]);
-    });
-    largest = reduce_max(top);
-    const F16 m = set1(largest);
-    F16 total = zero();
-    top = zero();
-    unroll<kBlockTiles>(TRIMARAN_UNROLL(t) {
-      s[t] = exp2_coarse(sub(s[t], m));
-      total = add(total, s[t]);
-      if (t < b.tiles) {
-        const auto* scales = reinterpret_cast<const float*>(b.tile[t] + 2 * d * kTileTokens) + kTileTokens;
-        s[t] = seen(t, mul(s[t], load(scales)), 0.f);
-        top = max(top, s[t]);
+  // Scores become weights in 8 bits; finds each row's largest score, sum of weights 2^(s - m) and the step of its 8
+  // bits. In three passes, so that one row's sums over lanes need not wait for another's. What is not visible has a
+  // weight of 2^-126, which is nothing beside the largest weight, 1.
+  template <int R>
+  TRIMARAN_INLINE static void softmax(const Block& b, int d, float* scores, uint8_t* weights, float* step,
+                                      Reduced& out) {
+    const F16 never = set1(-__builtin_inff());
+    for (int r = 0; r < R; r++) {
+      float* s = scores + r * kBlockTokens;
+      F16 top = never;
+      int t = 0;
+      for (; t < b.visible[r] / kTileTokens; t++) top = max(top, load(s + t * kTileTokens));
+      for (; t < b.tiles; t++) {
+        const F16 v = first_lanes(bigger(0, b.visible[r] - t * kTileTokens), load(s + t * kTileTokens), never);
+        store(s + t * kTileTokens, v);
+        top = max(top, v);
       }
-    });
-    sum = reduce_add(total);
-    const float most = reduce_max(top);
-    const F16 steps = set1(most > kTiny ? 255.f / most : 0.f);
-    unroll<kBlockTiles>(TRIMARAN_UNROLL(t) { store_uint8(weights + t * kTileTokens, to_int(mul(s[t], steps))); });
-    return most > kTiny ? most / 255.f : 0.f;
+      out.m[r] = reduce_max(top);
+    }
+    float most[R];
+    for (int r = 0; r < R; r++) {
+      float* s = scores + r * kBlockTokens;
+      const F16 m = set1(out.m[r]);
+      F16 total = zero(), top = zero();
+      for (int t = 0; t < b.tiles; t++) {
+        const F16 w = exp2_coarse(sub(load(s + t * kTileTokens), m));
+        total = add(total, w);
+        F16 scaled = mul(w, load(scales_of(b.tile[t], d) + kTileTokens));
+        const int seen = b.visible[r] - t * kTileTokens;
+        if (seen < kTileTokens) scaled = first_lanes(bigger(0, seen), scaled, zero());
+        store(s + t * kTileTokens, scaled);
+        top = max(top, scaled);
+      }
+      out.l[r] = reduce_add(total);
+      most[r] = reduce_max(top);
+    }
+    for (int r = 0; r < R; r++) {
+      const bool some = most[r] > kTiny;
+      const F16 steps = set1(some ? 255.f / most[r] : 0.f);
+      step[r] = some ? most[r] / 255.f : 0.f;
+      for (int t = 0; t < b.tiles; t++) {
+        const int at = r * kBlockTokens + t * kTileTokens;
+        store_uint8(weights + at, to_int(mul(load(scores + at), steps)));
+      }
+    }
   }
 
   // Weights [R][kBlockTokens] times values, dimensions i .. i + 16 N.
@@ -158,14 +180,15 @@ struct Int8Pages {
     });
     for (int t = 0; t < b.tiles; t++) {
       const uint8_t* v = b.tile[t] + d * kTileTokens + i * 4;
-      unroll<4>(TRIMARAN_UNROLL(quad) {
+#pragma GCC unroll 1
+      for (int quad = 0; quad < 4; quad++, v += 4 * d, weights += 4) {
         Bytes x[N];
-        unroll<N>(TRIMARAN_UNROLL(j) { x[j] = load_bytes(v + quad * 4 * d + j * 64); });
+        unroll<N>(TRIMARAN_UNROLL(j) { x[j] = load_bytes(v + j * 64); });
         unroll<R>(TRIMARAN_UNROLL(r) {
-          const WeightQuad w = load_weights(weights + r * kBlockTokens + t * kTileTokens + quad * 4);
+          const WeightQuad w = load_weights(weights + r * kBlockTokens);
           unroll<N>(TRIMARAN_UNROLL(j) { dot4(sum[r * N + j], w, x[j]); });
         });
-      });
+      }
     }
     unroll<R>(TRIMARAN_UNROLL(r) {
       unroll<N>(TRIMARAN_UNROLL(j) { store(o + r * d + i + j * 16, mul(to_float(sum[r * N + j]), set1(step[r]))); });

@@ -12,6 +12,20 @@ TRIMARAN_INLINE uint8_t* tile_at(const KvLayer& kv, const int32_t* pages, int kv
          size_t(tile % kv.tiles_per_page) * kv.tile_bytes;
 }
 
+// The tiles of a block that hold the first `tokens` tokens of a sequence; returns how many there are.
+TRIMARAN_INLINE int find_tiles(const KvLayer& kv, const int32_t* pages, int kv_head, int block, int tokens,
+                               const uint8_t** tiles) {
+  const int first = block * kBlockTiles;
+  const int count = smaller(kBlockTiles, (tokens + kTileTokens - 1) / kTileTokens - first);
+  pages += first / kv.tiles_per_page;
+  int in_page = first % kv.tiles_per_page;
+  for (int t = 0; t < count; t++) {
+    tiles[t] = kv.base + size_t(*pages) * kv.page_bytes + kv_head * kv.head_bytes + in_page * kv.tile_bytes;
+    if (++in_page == kv.tiles_per_page) in_page = 0, pages++;
+  }
+  return count;
+}
+
 // The key or value of a step's row, before rotation.
 TRIMARAN_INLINE const float* key_of(const Attention& a, int row, int kv_head) {
   return a.qkv + row * a.qkv_stride + size_t(a.heads + kv_head) * a.head_dim;
@@ -40,7 +54,9 @@ struct Scratch {
 // One block of tokens, as some rows of a unit see it.
 struct Block {
   const uint8_t* tile[kBlockTiles];
-  int tiles;           // that hold tokens which the last of the rows sees
+  int tiles;                         // that hold tokens which the last of the rows sees
+  const uint8_t* next[kBlockTiles];  // what this thread will read after the block, to be fetched meanwhile
+  int next_tiles;
   const int* visible;  // [rows] tokens of the block that a row sees, at least 1, ascending
 };
 

@@ -18,25 +18,21 @@ TRIMARAN_INLINE void rope(const Attention& a, const float* x, int position, floa
   for (i = a.rope_dims; i < a.head_dim; i++) y[i] = x[i];
 }
 
-struct Signs {
-  float of[16][16];
-};
-constexpr Signs hadamard_signs() {
-  Signs s{};
-  for (int i = 0; i < 16; i++) {
-    for (int j = 0; j < 16; j++) s.of[i][j] = __builtin_parity(i & j) ? -1.f : 1.f;
-  }
-  return s;
+// Lanes i and i + N become their sum and their difference.
+template <int N>
+TRIMARAN_INLINE F16 butterfly(F16 x) {
+  constexpr float a = 1.f, b = N == 1 ? -1.f : 1.f, c = N == 2 ? -1.f : 1.f, d = b * c;
+  constexpr float e = N == 4 ? -1.f : 1.f, f = N == 8 ? -1.f : 1.f, g = e * f;
+  static constexpr float kSigns[16] = {a,     b,     c,     d,     e * a, e * b, e * c, e * d,
+                                       f * a, f * b, f * c, f * d, g * a, g * b, g * c, g * d};
+  return fma(x, load(kSigns), swap_lanes<N>(x));
 }
-constexpr Signs kHadamard = hadamard_signs();
 
 // Every 16 dimensions become their Hadamard transform, an orthogonal matrix: products of a query and a key stay what
 // they were, and what one dimension has much of is spread over 16 before it is rounded.
 TRIMARAN_INLINE void hadamard(float* x, int head_dim) {
   for (int i = 0; i < head_dim; i += 16) {
-    F16 sum = zero();
-    unroll<16>(TRIMARAN_UNROLL(j) { sum = fma(set1(x[i + j]), load(kHadamard.of[j]), sum); });
-    store(x + i, mul(sum, set1(0.25f)));
+    store(x + i, mul(butterfly<8>(butterfly<4>(butterfly<2>(butterfly<1>(load(x + i))))), set1(0.25f)));
   }
 }
 
