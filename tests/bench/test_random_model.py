@@ -1,0 +1,47 @@
+"""``bench/random_model.py`` writes a file that our reader loads and our executor runs."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from trimaran.bench.cases import Decode
+from trimaran.bench.run import Setup, run
+from trimaran.checkpoint import open_checkpoint
+from trimaran.models.load import load_weights
+from trimaran.models.registry import build_program, read_config
+from trimaran.quant.gguf_blocks import dequantise
+
+SCRIPT = Path(__file__).resolve().parents[2] / "bench" / "random_model.py"
+
+
+@pytest.fixture(scope="module")
+def script():
+    spec = importlib.util.spec_from_file_location("random_model", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1"])
+def test_the_file_loads_in_its_own_grid_and_is_measured(script, kind, tmp_path, capsys):
+    path = tmp_path / "random.gguf"
+    script.main(["tiny", str(path), "--format", kind])
+    assert "MB" in capsys.readouterr().err
+    with open_checkpoint(path) as checkpoint:
+        config = read_config(checkpoint)
+        weights = load_weights(checkpoint, config, build_program(config), None)
+        deviations = {tensor.name: dequantise(tensor).std() for tensor in checkpoint.tensors()}
+    assert weights["model.layers.1.mlp.down_proj"].fmt == {"Q4_0": "int4", "Q4_1": "int4z"}[kind]
+    assert weights["lm_head"].fmt == "int8"
+    assert deviations["blk.0.ffn_down.weight"] == pytest.approx(96**-0.5, rel=0.1)
+    assert deviations["token_embd.weight"] == pytest.approx(64**-0.5, rel=0.1)
+    report = run(Setup(model=path, threads=1, rounds=1), [Decode(8, 2)], lambda _: None)
+    assert report.lines[0].rates["engine"][0] > 0
+
+
+def test_the_large_shape_is_that_of_its_model(script):
+    shape = script.SHAPES["qwen2.5-1.5b"]
+    attention = shape.hidden * shape.head_dim * (2 * shape.heads + 2 * shape.kv_heads)
+    layers = shape.layers * (attention + 3 * shape.hidden * shape.intermediate)
+    assert layers + shape.vocab * shape.hidden == pytest.approx(1.54e9, rel=0.01)
