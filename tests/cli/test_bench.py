@@ -66,6 +66,19 @@ def test_peers_are_named_by_flags(asked, command):
     assert setup.over_http
 
 
+def test_figures_are_drawn_when_asked_for(asked, tmp_path):
+    _, model = asked
+    picture = tmp_path / "speed.svg"
+    result = CliRunner().invoke(app, ["bench", "latency", model, "--plot", str(picture)])
+    assert result.exit_code == 0, result.output
+    assert picture.read_text().startswith("<svg")
+    assert "prefill 16" in result.stdout
+    result = CliRunner().invoke(app, ["bench", "latency", model, "--plot", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "cannot be written" in result.stderr
+    assert "prefill 16" in result.stdout  # what took minutes is not lost
+
+
 @pytest.mark.parametrize("length", ["", "a", "0", "8,-1"])
 def test_lengths_that_are_no_numbers_are_refused(asked, length):
     calls, model = asked

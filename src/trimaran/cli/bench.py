@@ -37,6 +37,9 @@ PeerModel = Annotated[
     typer.Option("--peer-model", help="For vllm: a folder with the same model, if MODEL is none.", show_default=False),
 ]
 OverHttp = Annotated[bool, typer.Option("--http", help="Measure `trimaran serve` too, through HTTP.")]
+Plot = Annotated[
+    Path | None, typer.Option("--plot", metavar="FILE.svg", help="Draw the figures too.", show_default=False)
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, with every round, instead of a table.")]
 
 
@@ -55,6 +58,7 @@ def latency(
     peer_python: PeerPython = None,
     peer_model: PeerModel = None,
     http: OverHttp = False,
+    plot: Plot = None,
     as_json: AsJson = False,
 ) -> None:
     """One sequence at a time: prefill and decode tokens/s, and the time to the first token.
@@ -73,7 +77,7 @@ def latency(
 
     cases = latency_cases(_numbers("--length", length), _numbers("--depth", depth), steps)
     peers = Peers(tuple(peer or ()), peers_dir, peer_python, peer_model)
-    _measure(cases, model, weight_format, kv_cache_dtype, threads, rounds, peers, http, as_json)
+    _measure(cases, model, weight_format, kv_cache_dtype, threads, rounds, peers, http, plot, as_json)
 
 
 @app.command()
@@ -93,6 +97,7 @@ def throughput(
     peer_python: PeerPython = None,
     peer_model: PeerModel = None,
     http: OverHttp = False,
+    plot: Plot = None,
     as_json: AsJson = False,
 ) -> None:
     """Many sequences at once: decode tokens/s of all together, and whole batches from the first prompt token on.
@@ -111,7 +116,7 @@ def throughput(
 
     cases = throughput_cases(_numbers("--sequences", sequences), depth, steps, output, requests)
     peers = Peers(tuple(peer or ()), peers_dir, peer_python, peer_model)
-    _measure(cases, model, weight_format, kv_cache_dtype, threads, rounds, peers, http, as_json)
+    _measure(cases, model, weight_format, kv_cache_dtype, threads, rounds, peers, http, plot, as_json)
 
 
 @app.command()
@@ -176,6 +181,7 @@ def serve(
     warm_up: Annotated[int, typer.Option(min=0, help="Requests sent one by one before, uncounted.")] = 1,
     timeout: Annotated[float, typer.Option(min=0.001, max=86400, help="Seconds that a request may take.")] = 300.0,
     seed: Annotated[int, typer.Option(help="Of the arrival times; prompts are new in every run.")] = 0,
+    plot: Plot = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Load an OpenAI server, ours or another's: TTFT, TPOT, gaps, throughput and goodput.
@@ -196,6 +202,7 @@ def serve(
 
     from trimaran.bench.arrivals import Job, poisson, read_trace
     from trimaran.bench.load import Target, load
+    from trimaran.bench.plot import load_plot
     from trimaran.bench.serving import Figures, parse_goals
 
     if rate is not None and concurrency is not None:
@@ -215,6 +222,8 @@ def serve(
         loaded = uvloop.run(load(target, jobs, concurrency, warm_up, lambda text: status.update(text)))
     figures = Figures(loaded, goals, f"{len(jobs)} requests, {arrivals}, {lengths}")
     print(json.dumps(figures.to_json(), indent=2) if as_json else figures.to_text())
+    if plot:
+        _write(plot, load_plot(figures.to_json()))
     if loaded.interrupted:
         raise typer.Exit(130)
     if any(timing.error for timing in loaded.timings):
@@ -231,6 +240,15 @@ def _numbers(option: str, text: str) -> list[int]:
     return numbers
 
 
+def _write(path: Path, text: str) -> None:
+    from trimaran.base.errors import ConfigError
+
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise ConfigError(f"--plot {path} cannot be written: {error}") from error
+
+
 def _measure(
     cases: "list[Case]",
     model: str,
@@ -240,11 +258,13 @@ def _measure(
     rounds: int,
     peers: "Peers",
     over_http: bool,
+    plot: Path | None,
     as_json: bool,
 ) -> None:
     from rich.console import Console
 
     from trimaran.base.formats import KVFormat, WeightFormat
+    from trimaran.bench.plot import report_plot
     from trimaran.bench.run import Setup, run
     from trimaran.checkpoint.sources import resolve
 
@@ -261,3 +281,5 @@ def _measure(
     with console.status("starting") as status:
         report = run(setup, cases, lambda text: status.update(text))
     print(json.dumps(report.to_json(), indent=2) if as_json else report.to_text())
+    if plot:
+        _write(plot, report_plot(report))
