@@ -105,7 +105,8 @@ class Layers:
         end = time.perf_counter() + PASS_SECONDS
         while len(passes) < 3 or time.perf_counter() < end:
             start = time.perf_counter()
-            self._core.run(*self._inputs, False)
+            self._core.begin(*self._inputs, False)
+            self._core.finish_step()
             passes.append(time.perf_counter() - start)
         return statistics.median(passes[1:]) / self.copies
 

@@ -66,7 +66,7 @@ void add_linear(Program& p, int out, int x, int weight, int bias, int norm, floa
   p.add_op(LinearOp{out, x, weight, bias, norm, eps, gather, epilogue_named(epilogue), residual, wide, reuse});
 }
 
-void run(Program& p, const Array<int32_t, 1>& tokens, const Array<int32_t, 1>& starts,
+void begin(Program& p, const Array<int32_t, 1>& tokens, const Array<int32_t, 1>& starts,
          const Array<int32_t, 1>& contexts, const Array<int32_t, 1>& slots, const Array<int32_t, 2>& page_table,
          const Array<int32_t, 1>& logits_rows, bool want_logits) {
   if (starts.shape(0) != contexts.shape(0) + 1 || slots.shape(0) != contexts.shape(0)) {
@@ -83,8 +83,12 @@ void run(Program& p, const Array<int32_t, 1>& tokens, const Array<int32_t, 1>& s
                           int(page_table.shape(1)),
                           logits_rows.data(),
                           int(logits_rows.shape(0))};
+  p.begin(arrays, want_logits);
+}
+
+void finish_step(Program& p) {
   const nb::gil_scoped_release release;
-  p.run(arrays, want_logits);
+  p.finish_step();
 }
 
 void construct_sampler(Sampler* self, bool greedy, float sharpness, int top_k, double top_p, float min_p,
@@ -209,9 +213,11 @@ NB_MODULE(_native, m) {
       .def(
           "logits", [](Program& p, int x) { p.add_op(LogitsOp{x}); }, nb::arg("x"))
       .def("finish", &Program::finish, "Allocates buffers and pages; call once, after everything was added.")
-      .def("run", &run, nb::arg("tokens").noconvert(), nb::arg("starts").noconvert(), nb::arg("contexts").noconvert(),
-           nb::arg("slots").noconvert(), nb::arg("page_table").noconvert(), nb::arg("logits_rows").noconvert(),
-           nb::arg("want_logits"), "One step. ValueError names the first input that is out of range.")
+      .def("begin", &begin, nb::arg("tokens").noconvert(), nb::arg("starts").noconvert(),
+           nb::arg("contexts").noconvert(), nb::arg("slots").noconvert(), nb::arg("page_table").noconvert(),
+           nb::arg("logits_rows").noconvert(), nb::arg("want_logits"),
+           "Starts a step. ValueError names the first input that is out of range.")
+      .def("finish_step", &finish_step, "Returns when the step that begin() started is done.")
       .def("choose", &choose, nb::arg("samplers"), nb::arg("rows"), nb::arg("positions"),
            "Tokens for rows of the last step's logits: an id, -1 for a row that is not finite, or with logprobs "
            "(id, logprob, [(id, logprob)]).")

@@ -126,24 +126,34 @@ void Program::finish() {
 
 // ---- running -----------------------------------------------------------------------------------------------------
 
-void Program::run(const StepArrays& arrays, bool want_logits) {
+void Program::begin(const StepArrays& arrays, bool want_logits) {
   step_.load(arrays, options_.limits);
   want_logits_ = want_logits;
   for (AttentionPlan& plan : plans_) plan.cut(step_);
   for (Worker& w : workers_) w.has_best = false;
-  team_.run([this](Team::Member& m) {
-    using Clock = std::chrono::steady_clock;
-    double* seconds = m.id == 0 && !op_seconds_.empty() ? op_seconds_.data() : nullptr;
-    auto before = seconds ? Clock::now() : Clock::time_point();
-    for (const Op& op : ops_) {
-      std::visit([&](const auto& o) { run_op(o, m); }, op);
-      if (!seconds) continue;
-      const auto now = Clock::now();
-      *seconds++ = std::chrono::duration<double>(now - before).count();
-      before = now;
-    }
-  });
+  if (op_seconds_.empty()) team_.begin(walk_);
+}
+
+void Program::finish_step() {
+  if (op_seconds_.empty()) {
+    team_.finish();
+  } else {  // ops are timed on member 0, which must see them from the first
+    team_.run(walk_);
+  }
   collect_greedy();
+}
+
+void Program::walk(Team::Member& m) {
+  using Clock = std::chrono::steady_clock;
+  double* seconds = m.id == 0 && !op_seconds_.empty() ? op_seconds_.data() : nullptr;
+  auto before = seconds ? Clock::now() : Clock::time_point();
+  for (const Op& op : ops_) {
+    std::visit([&](const auto& o) { run_op(o, m); }, op);
+    if (!seconds) continue;
+    const auto now = Clock::now();
+    *seconds++ = std::chrono::duration<double>(now - before).count();
+    before = now;
+  }
 }
 
 void Program::choose(const std::vector<Asked>& asked, std::vector<Choice>& choices) {

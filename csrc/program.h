@@ -77,8 +77,11 @@ class Program {
   // Allocates buffers and pages; call once, after everything was added.
   void finish();
 
-  // Runs one step. Throws std::invalid_argument on inputs out of range.
-  void run(const StepArrays& arrays, bool want_logits);
+  // One step in two halves. begin() checks the inputs and sets the team to work; it throws std::invalid_argument on
+  // values out of range, and nothing has begun then. finish_step() joins in and returns when the step is done. The arrays
+  // must not change in between.
+  void begin(const StepArrays& arrays, bool want_logits);
+  void finish_step();
 
   // Chooses a token for some rows of the last step's logits, shared out among the team.
   struct Asked {
@@ -117,6 +120,12 @@ class Program {
     bool has_best = false;
   };
 
+  struct Walk {  // the team's job: all ops in order
+    Program* program;
+    void operator()(Team::Member& m) { program->walk(m); }
+  };
+
+  void walk(Team::Member& m);
   int rows_of(int buffer) const { return buffers_[buffer].logits_rows ? step_.logits() : step_.rows(); }
   float* row_of(int buffer, int row) const { return buffers_[buffer].data + size_t(row) * buffers_[buffer].stride; }
   template <class Work>
@@ -151,6 +160,7 @@ class Program {
   std::vector<RowSampler> row_samplers_;  // by member; made on first use
   std::vector<double> op_seconds_;        // of the last step; empty: ops are not timed
   Step step_;
+  Walk walk_{this};
   bool want_logits_ = false;
 };
 

@@ -68,10 +68,20 @@ class Team {
   // Runs job(member) on member 0 and on every other member that is free to join; returns when none is inside any more.
   template <class Job>
   void run(Job&& job) {
+    begin(job);
+    finish();
+  }
+
+  // run() in two halves. After begin() the others work; the caller does something else first, and comes to help with
+  // finish(). Stages that were over by then cost it a look each. `job` must live until finish() returns.
+  template <class Job>
+  void begin(Job& job) {
     call_ = [](void* self, Member& m) { (*static_cast<std::remove_reference_t<Job>*>(self))(m); };
     self_ = const_cast<void*>(static_cast<const void*>(&job));
     first_stage_ = stage_;
     if (size_ > 1) open_door();
+  }
+  void finish() {
     Member me{0, first_stage_};
     call_(self_, me);
     stage_ = me.stage;

@@ -5,7 +5,7 @@ from trimaran.engine.pages import PageRef
 from trimaran.engine.plan import Chunk, StepPlan
 from trimaran.engine.runner import Runner
 from trimaran.engine.sequence import Sequence
-from trimaran.kernels.step import StepInputs, StepOutputs
+from trimaran.kernels.step import StepInputs
 
 
 class Recorder:
@@ -16,9 +16,8 @@ class Recorder:
     def __init__(self) -> None:
         self.steps: list[dict] = []
 
-    def run(self, step: StepInputs) -> StepOutputs:
+    def start(self, step: StepInputs) -> None:
         self.steps.append({name: np.copy(getattr(step, name)) for name in step.__dataclass_fields__})
-        return StepOutputs(np.zeros(len(step.logits_rows), np.int32), None)
 
 
 def sequence(tokens: list[int], pages: list[int]) -> Sequence:
@@ -32,7 +31,7 @@ def test_a_plan_becomes_the_arrays_of_a_step():
     runner = Runner(recorder, context=64, max_sequences=3, max_rows=40)
     decoding, prompt = sequence([1] * 17 + [9], [5, 6]), sequence(list(range(40)), [7, 8, 3])
     chunks = (Chunk(decoding, 2, 17, 1, 0, True), Chunk(prompt, 0, 16, 20, 0, False))
-    runner.run(StepPlan(chunks, 21), want_logits=True)
+    runner.start(StepPlan(chunks, 21), want_logits=True)
     [step] = recorder.steps
     assert step["tokens"].tolist() == [9, *range(16, 36)]
     assert step["starts"].tolist() == [0, 1, 21]
@@ -48,10 +47,10 @@ def test_rows_of_the_page_table_grow_and_are_cleared_for_the_next_owner():
     recorder = Recorder()
     runner = Runner(recorder, context=64, max_sequences=1, max_rows=40)
     first = sequence([1] * 40, [5, 6, 7])
-    runner.run(StepPlan((Chunk(first, 0, 0, 40, 0, True),), 40), want_logits=False)
+    runner.start(StepPlan((Chunk(first, 0, 0, 40, 0, True),), 40), want_logits=False)
     first.tokens.extend([2] * 9)
     first.pages.append(PageRef(4, tag=1))
-    runner.run(StepPlan((Chunk(first, 0, 48, 1, 3, True),), 1), want_logits=False)
+    runner.start(StepPlan((Chunk(first, 0, 48, 1, 3, True),), 1), want_logits=False)
     assert recorder.steps[-1]["page_table"].tolist() == [[5, 6, 7, 4]]
-    runner.run(StepPlan((Chunk(sequence([3], [2]), 0, 0, 1, 0, True),), 1), want_logits=False)
+    runner.start(StepPlan((Chunk(sequence([3], [2]), 0, 0, 1, 0, True),), 1), want_logits=False)
     assert recorder.steps[-1]["page_table"].tolist() == [[2, 0, 0, 0]]

@@ -1,5 +1,6 @@
 """The native executor as a whole: against the reference, in every format, and the same bits however steps are cut."""
 
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -249,3 +250,16 @@ def test_sizes_are_those_of_the_python_formats() -> None:
         assert _native.kv_token_bytes(kv, 48) == kv.token_bytes(48)
         runner = executor(options=replace(OPTIONS, kv_format=kv))
         assert runner.kv_bytes == 60 * program().cache.page_bytes(kv, 16)
+
+
+def test_a_step_in_two_halves_is_the_same_step_and_may_be_left_to_close():
+    whole = executor().run(step(Rows(PROMPT, 0, PAGES)))
+    runner = executor()
+    runner.start(step(Rows(PROMPT, 0, PAGES)))
+    time.sleep(0.01)  # the others may be through by now
+    halves = runner.finish()
+    assert np.array_equal(halves.logits, whole.logits)
+    assert np.array_equal(halves.greedy, whole.greedy)
+    runner.start(step(Rows(PROMPT, 0, PAGES)))
+    del halves
+    runner.close()

@@ -98,7 +98,8 @@ class Beat(msgspec.Struct, frozen=True, tag=True):
     cached_tokens: int = 0
     generated_tokens: int = 0
     preemptions: int = 0
-    step_seconds: float = 0.0
+    step_seconds: float = 0.0  # while there was a step to run
+    executor_seconds: float = 0.0  # of these, while the executor had one; the rest is what Python costs
     running: int = 0
     waiting: int = 0
     pages_free: int = 0

@@ -31,6 +31,7 @@ class EngineConfig:
     page_size: int = 16  # tokens of one KV page
     kv_memory_bytes: int | None = None  # None: what max_num_seqs full contexts need, at most a quarter of free memory
     prefix_caching: bool = True
+    overlap: bool = True  # start a step, then send and receive; False: the plain loop, which waits for each step
     threads: int = 0  # 0: one per core that this process may use
     seed: int | None = None  # makes requests without a seed of their own repeatable
     null: NullModel = field(default_factory=NullModel)  # what the null executor plays

@@ -1,4 +1,9 @@
-"""The engine: one plain loop over receive, schedule, run, sample, commit, send."""
+"""The engine: schedule, run, commit, again and again.
+
+Two loops do the same work. The plain one waits for each step. The overlapped one starts a step and returns: while the
+executor's other threads work on it, the caller sends what the step before said and takes in what has arrived. Both give
+every request the same tokens.
+"""
 
 import secrets
 import time
@@ -38,13 +43,23 @@ class _Counters:
     cached_tokens: int = 0
     generated_tokens: int = 0
     step_seconds: float = 0.0
+    executor_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """A step that the executor has been given and that has not been committed."""
+
+    plan: StepPlan
+    started: float
 
 
 class Engine:
     """Runs requests in one thread: ``submit`` and ``cancel`` between steps, ``step`` for the messages they cause.
 
-    Page ``i`` of the pool is page ``i`` of the executor's memory. Sequences own page references from admission until
-    they leave the scheduler. A page is published by prefix only after the step that filled it has returned.
+    Sequences, pages and the page table change only while no step is running; ``submit`` touches none of them. Page
+    ``i`` of the pool is page ``i`` of the executor's memory. Sequences own page references from admission until they
+    leave the scheduler. A page is published by prefix only after the step that filled it has returned.
     """
 
     def __init__(
@@ -57,8 +72,12 @@ class Engine:
         identity: bytes,
         prefix_caching: bool = True,
         seed: int | None = None,
+        overlap: bool = True,
     ) -> None:
-        """``identity`` names what cached pages mean (``prefix.py``); ``seed`` makes unseeded requests repeatable."""
+        """``identity`` names what cached pages mean (``prefix.py``); ``seed`` makes unseeded requests repeatable.
+
+        ``overlap`` chooses between the two loops (``step``).
+        """
         self.info = info
         self._executor = executor
         self._pool = PagePool(executor.num_pages - 1)
@@ -70,6 +89,9 @@ class Engine:
             max_sequences=limits.max_num_seqs,
             max_rows=limits.max_num_batched_tokens,
         )
+        self._overlap = overlap
+        self._running: _Running | None = None
+        self._since: float | None = None  # until when the time of steps is accounted for; None while idle
         self._context = limits.context
         self._eos_ids = eos_ids
         self._keys = np.random.Generator(np.random.PCG64(secrets.randbits(128) if seed is None else seed))
@@ -91,8 +113,11 @@ class Engine:
         self._requests[message.id] = request
 
     def cancel(self, request_id: str) -> None:
-        """Ends a request at once: its pages are free on return. Unknown ids are ignored."""
+        """Ends a request: its pages are free on return. Unknown ids are ignored. Waits for a step that is running."""
         request = self._requests.get(request_id)
+        if request is not None and request.sequence.slot is not None:
+            self._finish()
+            request = self._requests.get(request_id)
         if request is not None:
             self._outbox.append(self._end(request, [], "cancelled"))
 
@@ -101,18 +126,15 @@ class Engine:
             self.cancel(request_id)
 
     def step(self) -> list[FromEngine]:
-        """Runs one step and returns the messages it caused, those of ``cancel`` first."""
-        began = time.perf_counter()
-        plan = self._scheduler.schedule()
-        if plan.chunks:
-            outputs = self._runner.run(plan, want_logits=self._wants_logits(plan))
-            self._commit(plan, outputs)
-            self._counters.steps += 1
-            self._counters.step_seconds += time.perf_counter() - began
-        else:
-            assert not self._requests, "requests wait, none runs"
-        if not self._requests:
-            assert self._pool.available == self._pool.total, "pages were lost"
+        """Returns the messages of one step, those of ``cancel`` first.
+
+        The plain loop starts that step and waits for it. The overlapped loop waits for the step that the call before
+        has started, and starts another one; so the first call after idleness has nothing to say yet.
+        """
+        self._finish()
+        self._start()
+        if not self._overlap:
+            self._finish()
         messages, self._outbox = self._outbox, []
         return messages
 
@@ -126,6 +148,7 @@ class Engine:
             generated_tokens=c.generated_tokens,
             preemptions=self._scheduler.preemptions,
             step_seconds=c.step_seconds,
+            executor_seconds=c.executor_seconds,
             running=self._scheduler.running,
             waiting=self._scheduler.waiting,
             pages_free=self._pool.free,
@@ -136,7 +159,9 @@ class Engine:
     def warm_up(self) -> None:
         """Produces a token the way every request does, then forgets that it did; raises what went wrong."""
         self.submit(Submit("warm-up", [0], SamplingParams(max_tokens=1, ignore_eos=True)))
-        messages = self.step()
+        messages: list[FromEngine] = []
+        while not self.idle:
+            messages += self.step()
         self._counters = _Counters()
         for message in messages:
             if isinstance(message, Failed):
@@ -170,6 +195,35 @@ class Engine:
         self._arrivals += 1
         asked = self._context if sampling.max_tokens is None else len(message.prompt) + sampling.max_tokens
         return Request(sequence, sampler, stops, last=min(asked, self._context))
+
+    def _start(self) -> None:
+        """Plans a step and gives it to the executor, if there is anything to do."""
+        if self._since is None:
+            self._since = time.perf_counter()
+        plan = self._scheduler.schedule()
+        if plan.chunks:
+            self._runner.start(plan, want_logits=self._wants_logits(plan))
+            self._running = _Running(plan, time.perf_counter())
+        else:
+            assert not self._requests, "requests wait, none runs"
+            self._since = None
+
+    def _finish(self) -> None:
+        """Waits for the running step, if there is one, and commits it."""
+        running, self._running = self._running, None
+        if running is None:
+            return
+        outputs = self._runner.finish()
+        assert self._since is not None
+        now = time.perf_counter()
+        counters = self._counters
+        counters.steps += 1
+        counters.step_seconds += now - self._since
+        counters.executor_seconds += now - running.started
+        self._since = now
+        self._commit(running.plan, outputs)
+        if not self._requests:
+            assert self._pool.available == self._pool.total, "pages were lost"
 
     def _wants_logits(self, plan: StepPlan) -> bool:
         return any(self._requests[chunk.sequence.id].sampler is not None for chunk in plan.chunks if chunk.samples)

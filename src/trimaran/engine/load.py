@@ -121,6 +121,7 @@ def _start(
         identity="\0".join(map(str, meaning)).encode(),
         prefix_caching=config.prefix_caching,
         seed=config.seed,
+        overlap=config.overlap,
     )
     try:
         engine.warm_up()

@@ -1,9 +1,19 @@
 """Turns a ``StepPlan`` into the arrays of a step and runs the executor. Knows arrays, not policy."""
 
+from array import array
+
 import numpy as np
 
 from trimaran.engine.plan import Chunk, StepPlan
-from trimaran.kernels.step import Executor, StepInputs, StepOutputs
+from trimaran.kernels.step import Executor, Int32, StepInputs, StepOutputs
+
+
+class _Ints:
+    """``count`` 32-bit numbers: ``items`` for Python, which reads and writes them faster there, ``array`` for NumPy."""
+
+    def __init__(self, count: int) -> None:
+        self.items = array("i", bytes(4 * count))
+        self.array: Int32 = np.frombuffer(self.items, np.int32)
 
 
 class Runner:
@@ -13,39 +23,48 @@ class Runner:
         self._executor = executor
         pages = -(-context // executor.page_size)
         self._page_table = np.zeros((max_sequences, pages), np.int32)
-        self._tokens = np.zeros(max_rows, np.int32)
-        self._starts = np.zeros(max_sequences + 1, np.int32)
-        self._contexts = np.zeros(max_sequences, np.int32)
-        self._slots = np.zeros(max_sequences, np.int32)
-        self._logits_rows = np.zeros(max_sequences, np.int32)
+        self._tokens = _Ints(max_rows)
+        self._starts = _Ints(max_sequences + 1)
+        self._contexts = _Ints(max_sequences)
+        self._slots = _Ints(max_sequences)
+        self._logits_rows = _Ints(max_sequences)
 
-    def run(self, plan: StepPlan, *, want_logits: bool) -> StepOutputs:
-        """Runs the plan's rows; result row ``i`` belongs to the ``i``-th chunk that samples."""
+    def start(self, plan: StepPlan, *, want_logits: bool) -> None:
+        """Starts the plan's rows; ``finish`` follows before the next ``start``."""
+        tokens, starts, logits_rows = self._tokens.items, self._starts.items, self._logits_rows.items
+        contexts, slots = self._contexts.items, self._slots.items
         row = sampled = 0
         for i, chunk in enumerate(plan.chunks):
             sequence, slot, first, rows, known_pages, samples = chunk
             if known_pages < len(sequence.pages):
                 self._add_pages(chunk)
-            self._tokens[row : row + rows] = sequence.tokens[first : first + rows]
-            self._contexts[i] = first
-            self._slots[i] = slot
+            if rows == 1:
+                tokens[row] = sequence.tokens[first]
+            else:
+                tokens[row : row + rows] = sequence.tokens[first : first + rows]
+            contexts[i] = first
+            slots[i] = slot
             row += rows
-            self._starts[i + 1] = row
+            starts[i + 1] = row
             if samples:
-                self._logits_rows[sampled] = row - 1
+                logits_rows[sampled] = row - 1
                 sampled += 1
         n = len(plan.chunks)
-        return self._executor.run(
+        self._executor.start(
             StepInputs(
-                tokens=self._tokens[:row],
-                starts=self._starts[: n + 1],
-                contexts=self._contexts[:n],
-                slots=self._slots[:n],
+                tokens=self._tokens.array[:row],
+                starts=self._starts.array[: n + 1],
+                contexts=self._contexts.array[:n],
+                slots=self._slots.array[:n],
                 page_table=self._page_table,
-                logits_rows=self._logits_rows[:sampled],
+                logits_rows=self._logits_rows.array[:sampled],
                 want_logits=want_logits,
             )
         )
+
+    def finish(self) -> StepOutputs:
+        """The results of the step; row ``i`` belongs to the ``i``-th chunk that samples."""
+        return self._executor.finish()
 
     def _add_pages(self, chunk: Chunk) -> None:
         row, known = self._page_table[chunk.slot], chunk.known_pages

@@ -80,8 +80,10 @@ class Scheduler:
         """Plans one step. Pages are taken here; counters move only when the step is committed."""
         self._chunks = {}
         self._budget = self._limits.max_num_batched_tokens
-        decoding = [s for s in self._running if s.total - s.computed == 1]
-        prefilling = [s for s in self._running if s.total - s.computed > 1]
+        decoding: list[Sequence] = []
+        prefilling: list[Sequence] = []
+        for sequence in self._running:
+            (decoding if len(sequence.tokens) - sequence.computed == 1 else prefilling).append(sequence)
         for sequence in decoding:
             known_pages = len(sequence.pages)
             if sequence.slot is not None and self._extend(sequence):
@@ -89,7 +91,8 @@ class Scheduler:
         for sequence in prefilling:
             if sequence.slot is not None and self._budget:
                 self._plan(sequence, len(sequence.pages))
-        self._admit()
+        if self._waiting:
+            self._admit()
         return StepPlan(tuple(self._chunks.values()), self._limits.max_num_batched_tokens - self._budget)
 
     def _require_fit(self, sequence: Sequence) -> None:

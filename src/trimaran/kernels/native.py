@@ -66,6 +66,7 @@ class NativeExecutor:
         except RuntimeError as error:  # what C++ says when the system starts no more threads
             raise ConfigError(f"threads={self.threads} cannot be started: {error}") from error
         self._core: _native.Program | None = core
+        self._started: StepInputs | None = None
         self.weight_bytes = self._core.weight_bytes
         self.kv_bytes = self._core.kv_bytes
         self._greedy = self._core.greedy_view()
@@ -74,11 +75,25 @@ class NativeExecutor:
 
     def run(self, step: StepInputs) -> StepOutputs:
         """See ``Executor.run``. ``ValueError`` names the first input out of range, ``TypeError`` a wrong dtype."""
+        self.start(step)
+        return self.finish()
+
+    def start(self, step: StepInputs) -> None:
+        """See ``Executor.start``: the team's other threads work already. Raises as ``run`` does."""
         if self._core is None:
             raise ValueError("the executor is closed")
-        self._core.run(
+        assert self._started is None, "a step is running"
+        self._core.begin(
             step.tokens, step.starts, step.contexts, step.slots, step.page_table, step.logits_rows, step.want_logits
         )
+        self._started = step
+
+    def finish(self) -> StepOutputs:
+        """See ``Executor.finish``: the calling thread joins the team."""
+        step, self._started = self._started, None
+        assert self._core is not None
+        assert step is not None, "no step is running"
+        self._core.finish_step()
         if self._profile is not None:
             self._profile.record(step)
         rows = len(step.logits_rows)
@@ -94,6 +109,8 @@ class NativeExecutor:
 
     def close(self) -> None:
         """Ends the threads and frees the memory, unless logits of the last step are still held. Prints the profile."""
+        if self._started is not None:
+            self.finish()  # the team reads memory that is about to go
         if self._profile is not None:
             print(self._profile.table(), end="", file=sys.stderr)
             self._profile = None

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from trimaran.base.formats import CacheGroup
 from trimaran.kernels.program import Program
-from trimaran.kernels.step import ExecutorOptions, StepInputs, StepOutputs
+from trimaran.kernels.step import ExecutorOptions, InOnePiece, StepInputs, StepOutputs
 from trimaran.kernels.weights import Weight
 
 UInt64 = npt.NDArray[np.uint64]
@@ -48,7 +48,7 @@ class NullModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         )
 
 
-class NullExecutor:
+class NullExecutor(InOnePiece):
     """See the module's text; the contract is that of ``Executor``, and inputs that break it are assertion errors."""
 
     name = "null"

@@ -24,7 +24,7 @@ from trimaran.kernels.program import (
 )
 from trimaran.kernels.reference_ops import Array
 from trimaran.kernels.rope import rope_table
-from trimaran.kernels.step import ExecutorOptions, Float32, StepInputs, StepOutputs
+from trimaran.kernels.step import ExecutorOptions, Float32, InOnePiece, StepInputs, StepOutputs
 from trimaran.kernels.validate import check_options, check_step, check_weights
 from trimaran.kernels.weights import Weight
 
@@ -33,7 +33,7 @@ Buffers = dict[Buffer, Array]
 _PAGE_TYPES = {KVFormat.FP32: np.float32, KVFormat.BF16: ml_dtypes.bfloat16, KVFormat.INT8: np.int8}
 
 
-class ReferenceExecutor:
+class ReferenceExecutor(InOnePiece):
     """The executor that defines what a program means. ``compute`` is the type of all arithmetic.
 
     Weights are dequantised once. Int8 activations are modelled as what they stand for: rounded, then multiplied in

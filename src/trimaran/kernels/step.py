@@ -72,6 +72,36 @@ class Executor(Protocol):
         """Writes the step's keys and values into the pages and returns tokens; raises nothing on valid inputs."""
         ...
 
-    def close(self) -> None:
-        """Frees threads and memory; idempotent."""
+    def start(self, step: StepInputs) -> None:
+        """The first half of ``run``: the step may make progress while the caller does something else.
+
+        Until ``finish``, which must follow, the arrays of ``step`` and the rows that it has of the page table stay as
+        they are, except that entries after a sequence's last page may be written.
+        """
         ...
+
+    def finish(self) -> StepOutputs:
+        """The second half: returns when the step is done."""
+        ...
+
+    def close(self) -> None:
+        """Frees threads and memory; idempotent. A step that was started is finished first."""
+        ...
+
+
+class InOnePiece:
+    """``start`` and ``finish`` for an executor that knows only ``run``: a step that was started runs in ``finish``."""
+
+    _started: StepInputs | None = None
+
+    def run(self, step: StepInputs) -> StepOutputs:
+        raise NotImplementedError
+
+    def start(self, step: StepInputs) -> None:
+        assert self._started is None, "a step is running"
+        self._started = step
+
+    def finish(self) -> StepOutputs:
+        step, self._started = self._started, None
+        assert step is not None, "no step is running"
+        return self.run(step)

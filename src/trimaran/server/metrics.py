@@ -53,7 +53,14 @@ class Metrics:
         )
         self._counters = {
             "steps": Counter("trimaran_steps", "Engine steps", registry=registry),
-            "step_seconds": Counter("trimaran_step_seconds", "Time spent in engine steps", registry=registry),
+            "step_seconds": Counter(
+                "trimaran_step_seconds", "Time in which the engine had steps to run", registry=registry
+            ),
+            "executor_seconds": Counter(
+                "trimaran_executor_seconds",
+                "Of the time of steps, that in which the executor had one; the rest waited for Python",
+                registry=registry,
+            ),
             "prompt_tokens": Counter(
                 "trimaran_prompt_tokens", "Prompt tokens of admitted sequences", registry=registry
             ),
