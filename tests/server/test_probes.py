@@ -20,6 +20,7 @@ METRICS = {
     "trimaran_requests_cancelled": "counter",
     "trimaran_sequences_running": "gauge",
     "trimaran_sequences_waiting": "gauge",
+    "trimaran_executor_seconds": "counter",
     "trimaran_step_seconds": "counter",
     "trimaran_steps": "counter",
     "trimaran_time_to_first_token_seconds": "histogram",

@@ -169,6 +169,7 @@ def test_every_option_is_read(byte_model):
         ({"block_size": 32, "seed": 5, "threads": 3}, {"page_size": 32, "seed": 5, "threads": 3}),
         ({"max_num_seqs": 4, "max_waiting": 6}, {"max_num_seqs": 4, "max_waiting": 10}),
         ({"enable_prefix_caching": False}, {"prefix_caching": False}),
+        ({"overlap": False}, {"overlap": False}),
         ({"kv_cache_memory_bytes": 2**30}, {"kv_memory_bytes": 2**30}),
         ({"max_model_len": 99}, {"max_model_len": 99}),
     ],

@@ -36,6 +36,7 @@ class Setup:
     kv_format: KVFormat = KVFormat.BF16
     activations: ActivationFormat = ActivationFormat.INT8
     threads: int = 0
+    overlap: bool = True
     rounds: int = 3
     peers: Peers = field(default_factory=Peers)
     over_http: bool = False
@@ -82,6 +83,7 @@ def run(setup: Setup, cases: Sequence[Case], progress: Callable[[str], None]) ->
                 page_size=PAGE,
                 kv_memory_bytes=program.cache.page_bytes(setup.kv_format, PAGE) * (1 + pages),
                 threads=threads,
+                overlap=setup.overlap,
             )
         )
         subjects: list[Subject] = [InProcessEngine(engine, program.vocab), bare]
@@ -108,7 +110,7 @@ def run(setup: Setup, cases: Sequence[Case], progress: Callable[[str], None]) ->
 def _server_flags(setup: Setup, threads: int, sequences: int, context: int) -> list[str]:
     """The engine's configuration as ``trimaran serve`` takes it."""
     flags = ["--threads", str(threads), "--max-num-seqs", str(sequences), "--max-model-len", str(context)]
-    flags += ["--kv-cache-dtype", setup.kv_format.value]
+    flags += ["--kv-cache-dtype", setup.kv_format.value, "--overlap" if setup.overlap else "--no-overlap"]
     return flags + (["--weight-format", setup.weight_format.value] if setup.weight_format else [])
 
 

@@ -17,6 +17,9 @@ app = typer.Typer(no_args_is_help=True, help="Measure speed, with its share of t
 
 
 Threads = Annotated[int, typer.Option(min=0, help="Compute threads, for peers too; 0: one per core.")]
+Overlap = Annotated[
+    bool, typer.Option("--overlap/--no-overlap", help="Whether the engine sends and receives while a step runs.")
+]
 Rounds = Annotated[int, typer.Option(min=1, help="Repeats of everything; medians are reported.")]
 PeerNames = Annotated[
     list[str] | None,
@@ -52,6 +55,7 @@ def latency(
     weight_format: flags.WeightFormat = Weights.AUTO,
     kv_cache_dtype: flags.KVCacheDtype = Pages.AUTO,
     threads: Threads = 0,
+    overlap: Overlap = True,
     rounds: Rounds = 3,
     peer: PeerNames = None,
     peers_dir: Folder = Path(".peers/bin"),
@@ -77,7 +81,7 @@ def latency(
 
     cases = latency_cases(_numbers("--length", length), _numbers("--depth", depth), steps)
     peers = Peers(tuple(peer or ()), peers_dir, peer_python, peer_model)
-    _measure(cases, model, weight_format, kv_cache_dtype, threads, rounds, peers, http, plot, as_json)
+    _measure(cases, model, weight_format, kv_cache_dtype, threads, overlap, rounds, peers, http, plot, as_json)
 
 
 @app.command()
@@ -91,6 +95,7 @@ def throughput(
     weight_format: flags.WeightFormat = Weights.AUTO,
     kv_cache_dtype: flags.KVCacheDtype = Pages.AUTO,
     threads: Threads = 0,
+    overlap: Overlap = True,
     rounds: Rounds = 3,
     peer: PeerNames = None,
     peers_dir: Folder = Path(".peers/bin"),
@@ -116,7 +121,7 @@ def throughput(
 
     cases = throughput_cases(_numbers("--sequences", sequences), depth, steps, output, requests)
     peers = Peers(tuple(peer or ()), peers_dir, peer_python, peer_model)
-    _measure(cases, model, weight_format, kv_cache_dtype, threads, rounds, peers, http, plot, as_json)
+    _measure(cases, model, weight_format, kv_cache_dtype, threads, overlap, rounds, peers, http, plot, as_json)
 
 
 @app.command()
@@ -255,6 +260,7 @@ def _measure(
     weight_format: Weights,
     kv_cache_dtype: Pages,
     threads: int,
+    overlap: bool,
     rounds: int,
     peers: "Peers",
     over_http: bool,
@@ -273,6 +279,7 @@ def _measure(
         weight_format=None if weight_format is Weights.AUTO else WeightFormat(weight_format.value),
         kv_format=KVFormat.BF16 if kv_cache_dtype is Pages.AUTO else KVFormat(kv_cache_dtype.value),
         threads=threads,
+        overlap=overlap,
         rounds=rounds,
         peers=peers,
         over_http=over_http,

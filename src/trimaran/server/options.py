@@ -60,6 +60,7 @@ class ServeOptions:
     seed: int | None = option(None, "makes requests without a seed repeatable; default: they differ", metavar="SEED")
     executor: str = option("native", "what computes", choices=("native", "reference", "null"))
     threads: NotNegative = option(0, "compute threads; 0: one per core", metavar="N")
+    overlap: bool = option(True, "send and receive while a step runs; off: the plain loop")
     offline: bool = option(False, "open no socket to fetch the model")
 
     max_body_bytes: Positive = option(8 * 2**20, "largest request body", metavar="BYTES")
