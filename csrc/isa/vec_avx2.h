@@ -16,7 +16,7 @@ struct I16 {
 using Bytes = I16;
 using Quad = __m256i;
 
-constexpr int kFloatRows = 3, kAttentionRows = 4, kAttentionSums = 6;
+constexpr int kFloatRows = 3, kAttentionRows = 6, kAttentionSums = 4;
 
 TRIMARAN_INLINE F16 zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
 TRIMARAN_INLINE F16 set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
