@@ -109,6 +109,7 @@ nb::list choose(Program& p, const std::vector<Sampler*>& samplers, const std::ve
   std::vector<Program::Asked> asked;
   for (size_t i = 0; i < rows.size(); i++) {
     if (rows[i] < 0 || rows[i] >= p.options().limits.max_sequences) throw std::invalid_argument("a row out of range");
+    if (!samplers[i]) throw std::invalid_argument("a sampler that is None");
     asked.push_back({samplers[i], rows[i], positions[i]});
   }
   std::vector<Choice> choices;

@@ -23,7 +23,7 @@ inline RowPeak scan_row(const float* x, int n, float* maxima) {
   F16 peak = set1(-kInfinity), taint = zero();  // 0 times a number is 0, times anything else it is NaN
   for (int first = 0; first < n; first += kMaximaBlock) {
     F16 best = set1(-kInfinity), t = zero();
-    for_vectors(x, first, smaller(n, first + kMaximaBlock), x[0], [&](int, F16 v) TRIMARAN_BODY {
+    for_vectors(x, first, smaller(n, first + kMaximaBlock), x[first], [&](int, F16 v) TRIMARAN_BODY {
       best = max(best, v);
       t = fma(v, zero(), t);
     });

@@ -175,6 +175,16 @@ def test_draws_follow_the_distribution(chosen):
     assert ((counts - expected)[some] ** 2 / expected[some]).sum() < 58
 
 
+@pytest.mark.parametrize("isa", _native.usable_isas())
+@pytest.mark.parametrize("vocab", [500, 513, 1030])
+def test_the_row_s_first_entry_is_not_seen_in_its_last_block(isa, vocab):
+    """The last block is shorter than a vector's multiple; top_k looks at the largest entry of every block."""
+    row = np.full(vocab, 0.5, np.float32)
+    row[0] = 1.1
+    for key in range(10):
+        assert_same(SamplingParams(temperature=0.7, top_k=2), row[np.newaxis], key, isa)
+
+
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_a_token_does_not_depend_on_its_neighbours_or_the_threads(threads):
     rows = np.stack([row_of("normal", 3000, seed) for seed in range(8)])

@@ -225,6 +225,8 @@ def test_shapes_without_a_kernel_are_refused() -> None:
     made = program(replace(CONFIG, head_dim=8, rope=replace(CONFIG.rope, dims=8)))
     with pytest.raises(UnsupportedError, match="head_dim 8 is not a multiple of 16"):
         NativeExecutor(made, random_weights(made), OPTIONS)
+    with pytest.raises(UnsupportedError, match="vocabulary of 524289"):
+        NativeExecutor(replace(program(), vocab=2**19 + 1), random_weights(program()), OPTIONS)
     with pytest.raises(CheckpointError, match=r"model\.norm is missing"):
         NativeExecutor(program(), {k: v for k, v in random_weights(program()).items() if k != "model.norm"}, OPTIONS)
     with pytest.raises(ConfigError, match="page_size"):

@@ -38,6 +38,7 @@ except ImportError as error:  # installed without its compiled part
     raise UnsupportedError(f"the native executor was not built ({error}); use the executor 'reference'") from error
 
 Choice = int | tuple[int, float, list[tuple[int, float]]]  # with logprobs: id, logprob, the most likely
+MAX_VOCAB = 2**19  # up to here the sums of a sampler's weights are exact
 NONE = -1  # the core's "no such part"
 
 
@@ -140,6 +141,8 @@ def _check_shapes(program: Program, weights: Mapping[str, Weight]) -> None:
             raise UnsupportedError(
                 f"{spec.name} has {inputs} inputs; as {fmt} the native executor needs a multiple of {multiple}"
             )
+    if program.vocab > MAX_VOCAB:
+        raise UnsupportedError(f"a vocabulary of {program.vocab} exceeds the native executor's limit of {MAX_VOCAB}")
     cache = program.cache
     if cache.head_dim % 16:
         raise UnsupportedError(f"head_dim {cache.head_dim} is not a multiple of 16, as the native executor needs")
