@@ -1,8 +1,5 @@
 """``bench/random_model.py`` writes a file that our reader loads and our executor runs."""
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 
 from trimaran.bench.cases import Decode
@@ -12,15 +9,12 @@ from trimaran.models.load import load_weights
 from trimaran.models.registry import build_program, read_config
 from trimaran.quant.gguf_blocks import dequantise
 
-SCRIPT = Path(__file__).resolve().parents[2] / "bench" / "random_model.py"
+from .scripts import load_script
 
 
 @pytest.fixture(scope="module")
 def script():
-    spec = importlib.util.spec_from_file_location("random_model", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("random_model")
 
 
 @pytest.mark.parametrize("kind", ["Q4_0", "Q4_1"])

@@ -63,6 +63,11 @@ class OwnServer(OverHttp):
         super().__init__("http", self._server.url, vocab)
         self._runner = runner
 
+    @property
+    def pid(self) -> int:
+        """Of the server; the engine is its child."""
+        return self._server.pid
+
     def close(self) -> None:
         if self._server.exit_code is None:
             self._runner.run(self._server.__aexit__(None, None, None))

@@ -48,6 +48,10 @@ class PeerProcess:
             self.close()
             raise
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def measure(self, case: Case) -> float | None:
         match case:
             case Prefill(tokens):

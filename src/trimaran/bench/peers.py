@@ -44,15 +44,19 @@ def open_peers(peers: Peers, options: PeerOptions, stack: ExitStack) -> list[Sub
     return subjects
 
 
+def openvino(options: PeerOptions, folder: Path) -> PeerProcess:
+    """OpenVINO as `make peers` installed it in ``folder``."""
+    name, python = f"openvino {options.kv_cache}", folder / "openvino-python"
+    return PeerProcess(name, "openvino", python, options, "`make peers` installs it")
+
+
 def _subjects(name: str, peers: Peers, options: PeerOptions) -> Iterator[Subject]:
     match name:
         case "llama.cpp":
             yield from llama_cpp_subjects(peers.folder, Path(options.model), options.threads)
         case "openvino":
-            python = peers.folder / "openvino-python"
             for cache in OPENVINO_CACHES:
-                variant = replace(options, kv_cache=cache)
-                yield PeerProcess(f"openvino {cache}", name, python, variant, "`make peers` installs it")
+                yield openvino(replace(options, kv_cache=cache), peers.folder)
         case "vllm":
             if peers.python is None:
                 raise ConfigError("--peer vllm needs --peer-python: the python of an environment that has vLLM")

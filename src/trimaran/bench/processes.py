@@ -11,12 +11,12 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 def resident_bytes(pid: int) -> int | None:
     """Resident bytes of the whole tree; None where there is no ``/proc``."""
-    return _sum_of("VmRSS", pid)
+    return sum(_each("VmRSS", pid)) if PROC.exists() else None
 
 
-def peak_resident_bytes(pid: int) -> int | None:
-    """The sum of the most that each process of the tree ever had resident; None where there is no ``/proc``."""
-    return _sum_of("VmHWM", pid)
+def peak_resident_bytes(pid: int) -> list[int]:
+    """The most that each process of the tree ever had resident, ``pid`` first; empty where there is no ``/proc``."""
+    return _each("VmHWM", pid)
 
 
 def cpu_seconds(pid: int) -> float:
@@ -44,15 +44,13 @@ def tree(pid: int) -> Iterator[Path]:
         yield folder
 
 
-def _sum_of(field: str, pid: int) -> int | None:
-    if not PROC.exists():
-        return None
-    total = 0
+def _each(field: str, pid: int) -> list[int]:
+    sizes = []
     for folder in tree(pid):
         try:
             status = (folder / "status").read_text()
         except OSError:
             continue
         if found := re.search(rf"^{field}:\s+(\d+) kB", status, re.MULTILINE):
-            total += 1024 * int(found[1])
-    return total
+            sizes.append(1024 * int(found[1]))
+    return sizes

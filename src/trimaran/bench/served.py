@@ -61,6 +61,11 @@ class Served:
         lines = [line.rsplit(" ", 1) for line in text.splitlines() if line and line[0] != "#" and "{" not in line]
         return {name: float(value) for name, value in lines}
 
+    @property
+    def pid(self) -> int:
+        """Of the server; the engine is its child."""
+        return self._process.pid
+
     def resident_bytes(self) -> int | None:
         """Resident memory of the server and its engine process together; None where there is no ``/proc``."""
         return resident_bytes(self._process.pid)
