@@ -175,7 +175,7 @@ def test_too_many_choices_in_all(server):
 def test_one_finding_about_a_long_list_is_enough(server, monkeypatch, route, field, value):
     seen = []
     monkeypatch.setattr(
-        "trimaran.server.app.request_error", lambda found, body: seen.append(found) or judge(found, body)
+        "trimaran.server.json_route.request_error", lambda found, body: seen.append(found) or judge(found, body)
     )
     judge = request_error
     prompt = {"prompt": "x"} if route != CHAT else {"messages": HELLO}

@@ -8,7 +8,6 @@ from typing import Any, ParamSpec
 
 import msgspec
 from fastapi import FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
@@ -23,7 +22,6 @@ from trimaran.server.openai import chat, completions
 from trimaran.server.openai.identity import Identity, ModelCard
 from trimaran.server.openai.schema import ChatRequest, CompletionRequest, Generate
 from trimaran.server.openai.sse import Events, EventStream
-from trimaran.server.openai.validation import request_error
 from trimaran.text.template import ChatTemplate
 
 log = logging.getLogger(__name__)
@@ -69,8 +67,8 @@ def create_app(service: Service, access: Access) -> ASGIApp:
     # No documentation pages: they would load scripts from elsewhere. /openapi.json has the same content.
     app = FastAPI(title="Trimaran", version=service.version.version, docs_url=None, redoc_url=None)
     app.router.route_class = JsonRoute
+    _add_openai(app, service)  # first: routes are tried in order
     _add_probes(app, service)
-    _add_openai(app, service)
     _add_errors(app)
     wrapped: ASGIApp = ReadBody(app, access.max_body_bytes, access.body_seconds)
     if access.api_keys:
@@ -110,14 +108,6 @@ def _add_openai(app: FastAPI, service: Service) -> None:
     plane = service.plane
     alone = asyncio.Lock()
 
-    @app.get("/v1/models")
-    async def list_models() -> Response:
-        return _json(service.card.list())
-
-    @app.get("/v1/models/{model:path}")
-    async def show_model(model: str) -> Response:
-        return _json(service.card.entry(model))
-
     @app.post("/v1/chat/completions")
     async def chat_completions(request: Request, body: ChatRequest) -> Response:
         identity = _identity("chatcmpl", request, body)
@@ -135,6 +125,14 @@ def _add_openai(app: FastAPI, service: Service) -> None:
         if body.stream:
             return _stream(run, completions.Events(run, body, identity, plane), identity)
         return await _whole(request, completions.whole(run, body, identity, plane), identity)
+
+    @app.get("/v1/models")
+    async def list_models() -> Response:
+        return _json(service.card.list())
+
+    @app.get("/v1/models/{model:path}")
+    async def show_model(model: str) -> Response:
+        return _json(service.card.entry(model))
 
     def _identity(prefix: str, request: Request, body: Generate) -> Identity:
         identity = service.card.identity(prefix, body.model)
@@ -172,10 +170,6 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(TrimaranError)
     async def ours(request: Request, error: TrimaranError) -> Response:  # noqa: ARG001
         return _error(errors.answer(error))
-
-    @app.exception_handler(RequestValidationError)
-    async def invalid(request: Request, error: RequestValidationError) -> Response:  # noqa: ARG001
-        return _error(errors.answer(request_error(error.errors(), error.body)))
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> Response:

@@ -52,6 +52,7 @@ async def serve_until_stopped(
         access_log=False,
         log_config=None,
         server_header=False,
+        proxy_headers=False,  # nothing here asks who the client is
         timeout_keep_alive=keep_alive,
         timeout_graceful_shutdown=LINGER_SECONDS,
     )

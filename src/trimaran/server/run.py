@@ -5,6 +5,7 @@ is imported while it loads the model.
 """
 
 import asyncio
+import gc
 import logging
 import socket
 import sys
@@ -67,6 +68,7 @@ async def serve_on(
     link = EngineLink(process, lambda: EngineProcess(engine), Metrics(), options.timeout_engine)
     try:
         app, plane = assemble(options, model.names, model.version, link, started, text)
+        gc.freeze()  # all this stays: no collection need look at it again, which would take 10 ms in mid-stream
         seconds = time.monotonic() - begun
         sock.listen()  # so that whoever reads the next line may connect at once
         print(_ready_line(model, url(sock), seconds, started), file=sys.stderr, flush=True)

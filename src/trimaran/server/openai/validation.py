@@ -5,19 +5,17 @@ from typing import Any
 
 from trimaran.base.errors import RequestError
 
+NO_OBJECT = "the body must be a JSON object, sent with content-type application/json"
+
 
 def request_error(findings: Sequence[Any], body: Any) -> RequestError:
-    """The most telling of ``findings`` (pydantic's ``errors()`` under a leading ``"body"``) about ``body``."""
+    """The most telling of ``findings`` (pydantic's ``errors()``) about ``body``."""
+    if not isinstance(body, dict):
+        return RequestError(NO_OBJECT, code="invalid_json")
     finding = max(findings, key=_weight)
     kind = finding["type"]
-    if kind == "json_invalid":
-        return RequestError(f"the body is not valid JSON: {finding['ctx']['error']}", code="invalid_json")
-    if not isinstance(body, dict):
-        return RequestError(
-            "the body must be a JSON object, sent with content-type application/json", code="invalid_json"
-        )
     context = finding.get("ctx", {})
-    where = _path(finding["loc"][1:], body)
+    where = _path(finding["loc"], body)
     if "field" in context:  # ours: fields.py has said it all but where
         name = f"{where}.{context['field']}" if where else context["field"]
         return RequestError(f"{name} {finding['msg']}", param=name, code=kind)
