@@ -1,6 +1,10 @@
 """A client that leaves: its sequences end and its pages come back, streaming or not."""
 
+import json
+import re
+import socket
 import threading
+import time
 from collections.abc import Iterator
 
 import httpx
@@ -8,6 +12,7 @@ import openai
 import pytest
 
 from trimaran.kernels.null import NullModel
+from trimaran.server.http import BodyWriter
 
 from .byte_model import VOCAB
 from .running import NAME, Running, eventually, running
@@ -98,3 +103,33 @@ def test_a_request_after_a_deadline_is_an_error(byte_model):
                 list(stream)
             assert caught.value.code == "deadline_exceeded"
         eventually(lambda: server.pages() == server.metric("trimaran_pages"))
+
+
+def test_a_slow_reader_gets_everything(byte_model, monkeypatch):
+    """What a client's buffers do not hold waits for it, and comes in order."""
+    body = {**LONG, "seed": 5, "stream": True, "n": 8}
+    behind = []
+    paused = BodyWriter.paused.fget
+    monkeypatch.setattr(BodyWriter, "paused", property(lambda self: behind.append(paused(self)) or behind[-1]))
+    with running(byte_model, null=NullModel(vocab=VOCAB, context=2048)) as server:
+        said = []
+        for pause in (0.0, 1.5):
+            address = httpx.URL(server.url)
+            with socket.socket() as connection:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                connection.connect((address.host, address.port))
+                data = json.dumps(body).encode()
+                head = f"host: x\r\ncontent-length: {len(data)}\r\nconnection: close\r\n"
+                head += "content-type: application/json\r\n\r\n"
+                connection.sendall(b"POST /v1/chat/completions HTTP/1.1\r\n" + head.encode() + data)
+                time.sleep(pause)
+                received = b"".join(iter(lambda: connection.recv(65536), b""))
+            events = re.findall(rb"^data: (\{.*\})\r?$", received, re.MULTILINE)
+            choices = [json.loads(event)["choices"][0] for event in events]
+            said.append(
+                ["".join(c["delta"].get("content") or "" for c in choices if c["index"] == at) for at in range(8)]
+            )
+            assert received.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+            assert sum(choice["finish_reason"] == "length" for choice in choices) == 8
+    assert said[0] == said[1]
+    assert any(behind), "the client never was"
