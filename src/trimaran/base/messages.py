@@ -44,7 +44,7 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
 ToEngine = Submit | Cancel | Stop
 
 
-class Token(msgspec.Struct, frozen=True, array_like=True):
+class Token(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One generated token; ``top`` holds (id, logprob) of the most likely ones when asked for, best first."""
 
     id: int
@@ -52,7 +52,7 @@ class Token(msgspec.Struct, frozen=True, array_like=True):
     top: list[tuple[int, float]] | None = None
 
 
-class Tokens(msgspec.Struct, frozen=True, tag=True):
+class Tokens(msgspec.Struct, frozen=True, tag=True, gc=False):
     """New tokens of one request. ``stopped_by`` is a stop token's id (EOS or ``stop_token_ids``), not in ``tokens``."""
 
     id: str

@@ -226,14 +226,16 @@ class Engine:
             assert self._pool.available == self._pool.total, "pages were lost"
 
     def _wants_logits(self, plan: StepPlan) -> bool:
-        return any(self._requests[chunk.sequence.id].sampler is not None for chunk in plan.chunks if chunk.samples)
+        requests = self._requests
+        return any(requests[chunk.sequence.id].sampler is not None for chunk in plan.chunks if chunk.samples)
 
     def _commit(self, plan: StepPlan, outputs: StepOutputs) -> None:
-        sampling = [chunk.sequence for chunk in plan.chunks if chunk.samples]
-        tokens = iter(self._sampling.tokens(outputs, [(self._requests[s.id].sampler, s.total) for s in sampling]))
+        """With ``schedule`` and ``Runner.start``, all that each sequence of each step costs in Python."""
+        requests, outbox, page_size = self._requests, self._outbox, self.info.page_size
+        tokens = iter(self._sampling.tokens(outputs, self._asked(plan, outputs)))
         for chunk in plan.chunks:
             sequence = chunk.sequence
-            request = self._requests[sequence.id]
+            request = requests[sequence.id]
             token = None
             if chunk.samples:
                 token = next(tokens)
@@ -241,22 +243,31 @@ class Engine:
                     self._fail(request, NumericsError("the model's logits for this request are not finite"))
                     continue
             sequence.advance(chunk.rows)
-            self._prefix.publish(sequence)
+            if sequence.computed - sequence.sealed >= page_size:
+                self._prefix.publish(sequence)
             if token is not None:
-                self._outbox.append(self._accept(request, token))
+                outbox.append(self._accept(request, token))
+
+    def _asked(self, plan: StepPlan, outputs: StepOutputs) -> list[tuple[Any | None, int]]:
+        """The samplers of the step's rows and the positions of their tokens; empty when no request has a sampler."""
+        if outputs.logits is None:
+            return []
+        sequences = [chunk.sequence for chunk in plan.chunks if chunk.samples]
+        return [(self._requests[sequence.id].sampler, sequence.total) for sequence in sequences]
 
     def _accept(self, request: Request, token: Token) -> Tokens:
-        sequence = request.sequence
-        self._counters.generated_tokens += 1
-        if not sequence.output_length:
-            self._counters.prompt_tokens += sequence.prompt_length
-            self._counters.cached_tokens += sequence.cached or 0
+        sequence, counters = request.sequence, self._counters
+        total = len(sequence.tokens)
+        counters.generated_tokens += 1
+        if total == sequence.prompt_length:
+            counters.prompt_tokens += total
+            counters.cached_tokens += sequence.cached or 0
         if token.id in request.stops:
             return self._end(request, [], "stop", stopped_by=token.id)
         sequence.append(token.id)
-        if sequence.total == request.last:
+        if total + 1 == request.last:
             return self._end(request, [token], "length")
-        return Tokens(sequence.id, [token], cached=sequence.cached or 0)
+        return Tokens(sequence.id, [token], None, None, sequence.cached or 0)
 
     def _end(
         self, request: Request, tokens: list[Token], finish: FinishReason, stopped_by: int | None = None

@@ -84,10 +84,13 @@ class Scheduler:
         prefilling: list[Sequence] = []
         for sequence in self._running:
             (decoding if len(sequence.tokens) - sequence.computed == 1 else prefilling).append(sequence)
+        chunks, page_size = self._chunks, self._limits.page_size
         for sequence in decoding:
-            known_pages = len(sequence.pages)
-            if sequence.slot is not None and self._extend(sequence):
-                self._plan(sequence, known_pages)
+            slot, first, known_pages = sequence.slot, sequence.computed, len(sequence.pages)
+            if slot is None or (first == known_pages * page_size and not self._extend(sequence)):
+                continue  # it has given way
+            chunks[sequence] = Chunk(sequence, slot, first, 1, known_pages, True)
+            self._budget -= 1
         for sequence in prefilling:
             if sequence.slot is not None and self._budget:
                 self._plan(sequence, len(sequence.pages))
@@ -119,9 +122,7 @@ class Scheduler:
         self._budget -= rows
 
     def _extend(self, sequence: Sequence) -> bool:
-        """Makes room for the sequence's next token; False when it had to give way itself."""
-        if sequence.computed < len(sequence.pages) * self._limits.page_size:
-            return True
+        """Gives the sequence a page more; False when it had to give way itself."""
         while not self._pool.available:
             last = self._running[-1]
             self._preempt(last)

@@ -75,11 +75,11 @@ class Sequence:
     def advance(self, count: int) -> None:
         """Marks ``count`` more tokens as computed."""
         self.computed += count
-        assert self.sealed <= self.computed <= self.total, self
+        assert self.sealed <= self.computed <= len(self.tokens), self
 
     def append(self, token: int) -> None:
         """Adds a sampled token; only possible once everything before it has been computed."""
-        assert self.computed == self.total, self
+        assert self.computed == len(self.tokens), self
         self.tokens.append(token)
 
     def __repr__(self) -> str:

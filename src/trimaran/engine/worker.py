@@ -6,6 +6,7 @@ neither side holds an unbounded queue.
 """
 
 import contextlib
+import gc
 import os
 import select
 import signal
@@ -173,6 +174,7 @@ def main() -> int:
         values = read_config()
         threading.Thread(target=watch_host, daemon=True).start()
         engine = load_engine(EngineConfig.from_json(values))
+        gc.freeze()  # what has been loaded stays: collections need not walk it
     except TrimaranError as error:
         channel.send([failure_of("", error)])
         channel.close()
