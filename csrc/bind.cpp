@@ -67,8 +67,8 @@ void add_linear(Program& p, int out, int x, int weight, int bias, int norm, floa
 }
 
 void begin(Program& p, const Array<int32_t, 1>& tokens, const Array<int32_t, 1>& starts,
-         const Array<int32_t, 1>& contexts, const Array<int32_t, 1>& slots, const Array<int32_t, 2>& page_table,
-         const Array<int32_t, 1>& logits_rows, bool want_logits) {
+           const Array<int32_t, 1>& contexts, const Array<int32_t, 1>& slots, const Array<int32_t, 2>& page_table,
+           const Array<int32_t, 1>& logits_rows, bool want_logits) {
   if (starts.shape(0) != contexts.shape(0) + 1 || slots.shape(0) != contexts.shape(0)) {
     throw std::invalid_argument("starts must have one entry more than contexts, slots as many");
   }

@@ -78,8 +78,8 @@ class Program {
   void finish();
 
   // One step in two halves. begin() checks the inputs and sets the team to work; it throws std::invalid_argument on
-  // values out of range, and nothing has begun then. finish_step() joins in and returns when the step is done. The arrays
-  // must not change in between.
+  // values out of range, and nothing has begun then. finish_step() joins in and returns when the step is done. The
+  // arrays must not change in between.
   void begin(const StepArrays& arrays, bool want_logits);
   void finish_step();
 
