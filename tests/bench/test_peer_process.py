@@ -31,7 +31,7 @@ class Handle:
     def read(self):
         self.new = 0
         return {0: "a token"}
-    def stop(self): self.left = 0
+    def stop(self): self.left = self.new = 0
 
 class ContinuousBatchingPipeline:
     def __init__(self, model, scheduler, device, properties, other):
@@ -125,8 +125,9 @@ def test_openvino_gets_its_best_settings(python):
     assert peer.version == "2026.0-fake"
     peer.measure(Prefill(20))
     peer.close()
-    [model, device, properties, scheduler], step = notes(python)
-    assert (model, device, step) == ("m.gguf", "CPU", [20])
+    [model, device, properties, scheduler], *steps = notes(python)
+    assert (model, device) == ("m.gguf", "CPU")
+    assert steps == [[20], [20]], "to warm up, and to be timed"
     assert properties == {"INFERENCE_NUM_THREADS": 2, "KV_CACHE_PRECISION": "f16"}
     assert scheduler == {
         "cache_size": 1,
@@ -141,7 +142,7 @@ def test_decoding_is_timed_once_every_sequence_decodes(python):
     peer.measure(Decode(20, steps=4, sequences=5))
     peer.close()
     together = [step for step in notes(python)[1:] if len(step) == 5]
-    assert len(together) == 1 + 4, "the step that brings the last first token, then those that are timed"
+    assert len(together) == 2 * (1 + 4), "twice: the step that brings the last first token, then those that are timed"
 
 
 def test_vllm_is_told_the_folder_and_the_lengths(python):
