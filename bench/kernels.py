@@ -51,7 +51,8 @@ class Layers:
 
     def __init__(self, shape: Shape, fmt: WeightFormat, rows: int, threads: int) -> None:
         paired = shape.epilogue == "swiglu"
-        self.bytes = _native.matrix_bytes(fmt, shape.n, shape.k, paired)
+        head = shape.epilogue == "logits" and fmt is WeightFormat.INT8
+        self.bytes = _native.matrix_bytes(fmt, shape.n, shape.k, paired, head)
         self.copies = max(1, FOOTPRINT // self.bytes)
         table = np.random.default_rng(0).standard_normal((VOCAB, shape.k), np.float32)
         core = _native.Program(
@@ -68,16 +69,16 @@ class Layers:
             kv_layers=1,
             kv_heads=1,
             head_dim=16,
-            weight_bytes=self.copies * self.bytes + _native.matrix_bytes("fp32", VOCAB, shape.k, False),
+            weight_bytes=self.copies * self.bytes + _native.matrix_bytes("fp32", VOCAB, shape.k, False, False),
         )
         x = core.add_buffer(shape.k, False)
         out = core.add_buffer(shape.n // 2 if paired else shape.n, False)
-        core.embed(x, core.add_matrix("fp32", VOCAB, shape.k, table.view(np.uint8), None, None, False))
+        core.embed(x, core.add_matrix("fp32", VOCAB, shape.k, table.view(np.uint8), None, None, False, False))
         for i in range(self.copies):
             core.linear(
                 out=out,
                 x=x,
-                weight=core.add_matrix(fmt, shape.n, shape.k, *random_weights(fmt, shape.n, shape.k), paired),
+                weight=core.add_matrix(fmt, shape.n, shape.k, *random_weights(fmt, shape.n, shape.k), paired, head),
                 bias=-1,
                 norm=-1,
                 eps=0.0,

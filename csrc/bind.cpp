@@ -24,8 +24,8 @@ std::vector<std::string> isa_names() {
   return names;
 }
 
-size_t padded_matrix_bytes(const std::string& format, int n, int k, bool paired) {
-  return Arena::padded(matrix_bytes(weight_format(format), n, k, paired));
+size_t padded_matrix_bytes(const std::string& format, int n, int k, bool paired, bool head) {
+  return Arena::padded(head ? planes_bytes(n, k) : matrix_bytes(weight_format(format), n, k, paired));
 }
 
 void construct(Program* self, const std::string& isa, int threads, int vocab, int max_rows, int max_sequences,
@@ -37,7 +37,8 @@ void construct(Program* self, const std::string& isa, int threads, int vocab, in
 }
 
 int add_matrix(Program& p, const std::string& format, int n, int k, const Array<uint8_t, 2>& data,
-               const OptionalArray<uint16_t, 2>& scale, const OptionalArray<uint16_t, 2>& minimum, bool paired) {
+               const OptionalArray<uint16_t, 2>& scale, const OptionalArray<uint16_t, 2>& minimum, bool paired,
+               bool head) {
   const WeightFormat f = weight_format(format);
   const size_t row_bytes = size_t(k) * group_bytes(f) / kGroup - (is_quantised(f) ? k / kGroup * (minimum ? 4 : 2) : 0);
   const auto terms_fit = [&](const OptionalArray<uint16_t, 2>& a, bool needed) {
@@ -48,9 +49,9 @@ int add_matrix(Program& p, const std::string& format, int n, int k, const Array<
     throw std::invalid_argument("arrays do not match a " + format + " matrix of " + std::to_string(n) + " x " +
                                 std::to_string(k));
   }
+  const WeightView view{f, n, k, data.data(), scale ? scale->data() : nullptr, minimum ? minimum->data() : nullptr};
   const nb::gil_scoped_release release;
-  return p.add_matrix({f, n, k, data.data(), scale ? scale->data() : nullptr, minimum ? minimum->data() : nullptr},
-                      paired);
+  return head ? p.add_head(view) : p.add_matrix(view, paired);
 }
 
 Epilogue epilogue_named(const std::string& name) {
@@ -159,7 +160,7 @@ NB_MODULE(_native, m) {
       "kv_token_bytes", [](const std::string& f, int d) { return kv_token_bytes(kv_format(f), d); }, nb::arg("fmt"),
       nb::arg("head_dim"), "Bytes of one token's key and value of one kv head.");
   m.def("matrix_bytes", &padded_matrix_bytes, nb::arg("fmt"), nb::arg("n"), nb::arg("k"), nb::arg("paired"),
-        "Bytes that a packed matrix takes of a program's weight memory.");
+        nb::arg("head"), "Bytes that a packed matrix takes of a program's weight memory.");
 
   nb::class_<Sampler>(m, "Sampler", "What one request asks of the choice of its tokens, and its history.")
       .def("__init__", &construct_sampler, nb::kw_only(), nb::arg("greedy"), nb::arg("sharpness"), nb::arg("top_k"),
@@ -174,7 +175,8 @@ NB_MODULE(_native, m) {
            nb::arg("kv_heads"), nb::arg("head_dim"), nb::arg("weight_bytes"))
       .def("add_buffer", &Program::add_buffer, nb::arg("width"), nb::arg("logits_rows"))
       .def("add_matrix", &add_matrix, nb::arg("fmt"), nb::arg("n"), nb::arg("k"), nb::arg("data").noconvert(),
-           nb::arg("scale").noconvert().none(), nb::arg("minimum").noconvert().none(), nb::arg("paired"))
+           nb::arg("scale").noconvert().none(), nb::arg("minimum").noconvert().none(), nb::arg("paired"),
+           nb::arg("head"))
       .def(
           "add_vector",
           [](Program& p, const Array<float, 1>& v, bool paired) {

@@ -18,6 +18,7 @@ struct Matrix {
   int strips;
   size_t strip_bytes;
   const uint8_t* data;
+  const uint8_t* low;  // int8 in two planes: the low nibbles, `data` holds the high ones; null: whole bytes
 };
 
 // What a linear kernel needs of one group of 32 quantised activations: one 16-byte broadcast source.
@@ -74,7 +75,17 @@ struct Linear {
   const float* residual;
   size_t residual_stride;
   Best* best;        // [rows], with kLogits: running arg-max
-  uint8_t* scratch;  // one dequantised strip, when quantised weights meet float activations
+  uint8_t* scratch;  // one strip: dequantised, or joined from two planes
+};
+
+// The greedy choice over a matrix in two planes (ops/head.h): one member's view of it.
+struct Shortlist {
+  Linear job;         // gives the exact logits; `best` is wanted alone
+  GroupTerms* terms;  // [rows][k / 32], of the high nibbles
+  float* squares;     // [rows][k / 32]: sum of squares of the activations
+  float* reach;       // [rows]
+  float* upper;       // [strips][rows], of all members: what no logit of the strip is thought to exceed
+  float* lower;       // [rows]: what the row's largest logit is thought to reach
 };
 
 // Where the keys and values of one layer lie: page -> kv head -> tile of 16 tokens {K | V | scales}.
@@ -138,8 +149,12 @@ struct Parts {        // a list of numbers, split by a pivot
 
 struct Kernels {
   const char* name;
+  int scan_rows;  // most rows for which scan() and rescore() are quicker than linear()
   void (*prepare)(const Prepare&, int first, int end);
   void (*linear)(const Linear&, int first_strip, int end_strip);
+  void (*begin_shortlist)(const Shortlist&);
+  void (*scan)(const Shortlist&, int first_strip, int end_strip);
+  void (*rescore)(const Shortlist&, int first_strip, int end_strip);
   void (*store_kv)(const Attention&, int row, int position, int kv_head, const int32_t* pages);
   void (*attend)(const Attention&, const AttentionUnit&);
   void (*merge)(const Attention&, const AttentionUnit&);

@@ -1,5 +1,8 @@
 #include "pack.h"
 
+#include <algorithm>
+#include <cmath>
+
 namespace trimaran {
 namespace {
 
@@ -71,7 +74,85 @@ void pack_strips(const WeightView& w, bool paired, int first, int end, uint8_t* 
   }
 }
 
+namespace {
+
+constexpr uint32_t kLow = 0x0F0F0F0F, kHigh = 0xF0F0F0F0;
+constexpr uint16_t kInfinity = 0x7C00;  // fp16
+
+// What a scan of the high nibbles takes for granted: low ones that look random, as those of rounded numbers do.
+bool low_nibbles_look_random(const uint8_t* q, int k) {
+  constexpr double kMean = 1.25, kVariance = 27;  // allowed; random ones have mean 0 and variance 21.25
+  double sum = 0, squares = 0;
+  for (int i = 0; i < k; i++) {
+    const double low = (q[i] & 15) - 7.5;
+    sum += low, squares += low * low;
+  }
+  return std::abs(sum) < kMean * k && squares < kVariance * k;
+}
+
+// The largest of a column's scales (fp16 bits of positive numbers are in order); infinite where one is no number.
+uint16_t largest_scale(const uint16_t* scale, int blocks) {
+  uint16_t most = 0;
+  for (int b = 0; b < blocks; b++) most = std::max<uint16_t>(most, scale[b] & 0x7FFF);
+  return std::min(most, kInfinity);
+}
+
+}  // namespace
+
+void pack_planes(const WeightView& w, int first, int end, uint8_t* high, uint8_t* low) {
+  const int blocks = w.k / kGroup;
+  for (int s = first; s < end; s++) {
+    uint8_t* largest = high + (s + 1) * high_strip_bytes(w.k) - kStrip * 2;
+    bool random = true;
+    for (int c = 0; c < kStrip; c++) {
+      const int row = s * kStrip + c;
+      uint8_t* to_high = high + s * high_strip_bytes(w.k) + c * 4;
+      uint8_t* to_low = low + s * low_strip_bytes(w.k) + c * 4;
+      const uint8_t* from = w.data + size_t(row) * w.k;
+      for (int b = 0; b < blocks; b++, to_high += kStrip * 18, to_low += kStrip * 16, from += kGroup) {
+        for (int d = 0; d < 4; d++) {
+          uint32_t u = 0x80808080, v = u;  // columns of zeros
+          if (row < w.n) u ^= load_dword(from + d * 4), v ^= load_dword(from + d * 4 + 16);
+          const uint32_t upper = (u >> 4 & kLow) | (v & kHigh), lower = (u & kLow) | (v & kLow) << 4;
+          std::memcpy(to_high + d * kStrip * 4, &upper, 4);
+          std::memcpy(to_low + d * kStrip * 4, &lower, 4);
+        }
+        if (row < w.n) std::memcpy(to_high + kStrip * 16 - c * 2, w.scale + size_t(row) * blocks + b, 2);
+      }
+      if (row >= w.n) continue;
+      const uint16_t most = largest_scale(w.scale + size_t(row) * blocks, blocks);
+      std::memcpy(largest + c * 2, &most, 2);
+      random = random && most < kInfinity && low_nibbles_look_random(w.data + size_t(row) * w.k, w.k);
+    }
+    if (!random) std::fill_n(reinterpret_cast<uint16_t*>(largest), kStrip, kInfinity);
+  }
+}
+
+namespace {
+
+void unpack_planes_row(const Matrix& m, int row, float* out) {
+  const int c = row % kStrip;
+  const uint8_t* high = m.data + row / kStrip * m.strip_bytes + c * 4;
+  const uint8_t* low = m.low + row / kStrip * low_strip_bytes(m.k) + c * 4;
+  for (int b = 0; b < m.k / kGroup; b++, high += kStrip * 18, low += kStrip * 16, out += kGroup) {
+    uint16_t half;
+    std::memcpy(&half, high + kStrip * 16 - c * 2, 2);
+    const float scale = half_to_float(half);
+    for (int d = 0; d < 4; d++) {
+      const uint32_t h = load_dword(high + d * kStrip * 4), l = load_dword(low + d * kStrip * 4);
+      const uint32_t u = (h & kLow) << 4 | (l & kLow), v = (h & kHigh) | (l >> 4 & kLow);
+      for (int i = 0; i < 4; i++) {
+        out[d * 4 + i] = scale * float(int(u >> (8 * i) & 255) - 128);
+        out[d * 4 + i + 16] = scale * float(int(v >> (8 * i) & 255) - 128);
+      }
+    }
+  }
+}
+
+}  // namespace
+
 void unpack_row(const Matrix& m, int row, float* out) {
+  if (m.low) return unpack_planes_row(m, row, out);
   const BlockShape shape = block_shape(m.format);
   const int blocks = m.k / shape.inputs, c = row % kStrip;
   const size_t block_bytes = m.strip_bytes / blocks;

@@ -8,6 +8,9 @@
 //            32 fp16 scales                                                       512 +  64      =  576 B
 //     int4z  the same; 32 fp16 minima                                             512 +  64 + 64 =  640 B
 //     int8   8 x [16 columns | 16 columns], a dword = 4 inputs stored as q + 128; 32 fp16 scales = 1088 B
+//     int8 in two planes (the output head, see ops/head.h): q + 128 = 16 high + low
+//            plane of high nibbles laid out as int4, after a strip's blocks 32 fp16 (the largest scale of each column)
+//            plane of low nibbles, 4 x [16 columns | 16 columns] without scales
 //     bf16   16 x [16 columns | 16 columns], a dword = 2 inputs                                  = 2048 B
 //     fp32   32 x [16 columns | 16 columns]                                                      = 4096 B
 //
@@ -35,11 +38,19 @@ constexpr size_t matrix_bytes(WeightFormat f, int n, int k, bool paired) {
   return strip_bytes(f, k) * matrix_strips(n, paired);
 }
 
+// int8 in two planes: bytes of a strip of each, and of the whole matrix.
+constexpr size_t high_strip_bytes(int k) { return strip_bytes(WeightFormat::kInt4, k) + kStrip * 2; }
+constexpr size_t low_strip_bytes(int k) { return size_t(k) * kStrip / 2; }
+constexpr size_t planes_bytes(int n, int k) { return (high_strip_bytes(k) + low_strip_bytes(k)) * strip_count(n); }
+
 // The row of the matrix that is column c of a strip, or -1.
 int strip_row(int n, bool paired, int strip, int c);
 
 // Packs strips [first, end) to `out`, the start of the packed matrix (zero-filled).
 void pack_strips(const WeightView& w, bool paired, int first, int end, uint8_t* out);
+
+// Packs strips [first, end) of an int8 matrix to the two planes (zero-filled).
+void pack_planes(const WeightView& w, int first, int end, uint8_t* high, uint8_t* low);
 
 // Row `row` of an unpaired packed matrix as k floats: the embedding reads the output head's weights.
 void unpack_row(const Matrix& m, int row, float* out);

@@ -30,7 +30,18 @@ int Program::add_matrix(const WeightView& view, bool paired) {
   team_.run([&](Team::Member& m) {
     team_.share(m, strips, 4, [&](int first, int end) { pack_strips(view, paired, first, end, data); });
   });
-  matrices_.push_back({view.format, view.n, view.k, paired, strips, strip_bytes(view.format, view.k), data});
+  matrices_.push_back({view.format, view.n, view.k, paired, strips, strip_bytes(view.format, view.k), data, nullptr});
+  return int(matrices_.size()) - 1;
+}
+
+int Program::add_head(const WeightView& view) {
+  const int strips = strip_count(view.n);
+  auto* high = weights_.take<uint8_t>(planes_bytes(view.n, view.k));
+  uint8_t* low = high + strips * high_strip_bytes(view.k);
+  team_.run([&](Team::Member& m) {
+    team_.share(m, strips, 4, [&](int first, int end) { pack_planes(view, first, end, high, low); });
+  });
+  matrices_.push_back({view.format, view.n, view.k, false, strips, high_strip_bytes(view.k), high, low});
   return int(matrices_.size()) - 1;
 }
 
@@ -87,7 +98,7 @@ size_t activation_bytes(int rows, int quantised_k, int float_k) {
 void Program::finish() {
   const StepLimits& limits = options_.limits;
   int quantised_k = 0, float_k = 0;
-  size_t strip = 0;
+  size_t strip = 0, head_strips = 0;
   for (const Op& op : ops_) {
     const auto* linear = std::get_if<LinearOp>(&op);
     if (!linear) continue;
@@ -95,6 +106,9 @@ void Program::finish() {
     const bool quantised = is_quantised(w.format);
     if (quantised && options_.int8_activations) {
       quantised_k = std::max(quantised_k, w.k);
+      if (!w.low) continue;
+      strip = std::max(strip, strip_bytes(w.format, w.k));
+      head_strips = std::max(head_strips, size_t(w.strips));
     } else {
       if (linear->norm >= 0 || linear->gather) float_k = std::max(float_k, round_up(w.k, kStrip));
       if (quantised) strip = std::max(strip, size_t(w.k) * kStrip * sizeof(float));
@@ -112,13 +126,19 @@ void Program::finish() {
     b.data = scratch_.take<float>(size_t(b.logits_rows ? limits.max_sequences : limits.max_rows) * b.stride);
   }
   rows_ = plan_activations(scratch_, limits.max_rows, quantised_k, float_k);
+  const size_t scanned = std::min(limits.max_sequences, kernels_.scan_rows);
   workers_ = std::vector<Worker>(team_.size());
   for (Worker& w : workers_) {
     w.row = plan_activations(scratch_, 1, quantised_k, float_k);
     w.strip = scratch_.take<uint8_t>(strip);
     w.attention = scratch_.take<float>(attention);
     w.best.resize(limits.max_sequences);
+    if (head_strips == 0) continue;
+    w.terms.resize(scanned * size_t(quantised_k / kGroup));
+    w.squares.resize(w.terms.size());
+    for (auto* each : {&w.reach, &w.lower, &w.limits}) each->resize(scanned);
   }
+  upper_.resize(head_strips * scanned);
   logits_ = HugeMemory(size_t(limits.max_sequences) * logits_stride() * sizeof(float));
   pages_ = HugeMemory(size_t(limits.num_pages) * options_.kv_layers * options_.kv_heads * limits.page_size *
                       kv_token_bytes(options_.kv_format, options_.head_dim));
@@ -130,7 +150,10 @@ void Program::begin(const StepArrays& arrays, bool want_logits) {
   step_.load(arrays, options_.limits);
   want_logits_ = want_logits;
   for (AttentionPlan& plan : plans_) plan.cut(step_);
-  for (Worker& w : workers_) w.has_best = false;
+  for (Worker& w : workers_) {
+    w.has_best = false;
+    std::fill(w.lower.begin(), w.lower.end(), -std::numeric_limits<float>::infinity());
+  }
   if (op_seconds_.empty()) team_.begin(walk_);
 }
 
@@ -198,24 +221,34 @@ Prepare Program::prepare_for(const LinearOp& op, const Activations& to) const {
   p.x = x.data, p.x_stride = x.stride, p.width = x.width, p.k = x.stride;
   p.gather = op.gather ? step_.logits_rows() : nullptr;
   p.norm = op.norm >= 0 ? vectors_[op.norm] : nullptr, p.eps = op.eps;
-  if (is_quantised(matrices_[op.weight].format) && options_.int8_activations) {
+  if (quantises(op)) {
     p.q = to.q, p.wide = op.wide, p.groups = to.groups, p.q_stride = to.q_stride, p.group_stride = to.group_stride;
   }
   p.f32 = to.f32, p.f32_stride = to.f32_stride;
   return p;
 }
 
-void Program::run_op(const LinearOp& op, Team::Member& m) {
+void Program::begin_strips(const LinearOp& op, Worker& worker, int rows) {
+  if (rows == 1 && prepares(op)) kernels_.prepare(prepare_for(op, worker.row), 0, 1);
+  if (op.epilogue != Epilogue::kLogits) return;
+  std::fill_n(worker.best.begin(), rows, Best{-std::numeric_limits<float>::infinity(), 0});
+  worker.has_best = true;
+}
+
+int Program::strips_per_ticket(const Matrix& w, int rows) const {
   constexpr size_t kTicketBytes = 96 << 10;  // of weights times rows: about two microseconds
   constexpr int kTicketsPerThread = 2;       // at least, where there are strips enough
+  const int most = std::max(1, w.strips / (kTicketsPerThread * team_.size()));
+  return std::clamp(int(kTicketBytes / (w.strip_bytes * size_t(rows))), 1, most);
+}
+
+void Program::run_op(const LinearOp& op, Team::Member& m) {
   const Matrix& w = matrices_[op.weight];
   const Buffer& x = buffers_[op.x];
   const bool logits = op.epilogue == Epilogue::kLogits;
   const int rows = op.gather ? step_.logits() : rows_of(op.x);
   if (rows == 0) return;
   Worker& worker = workers_[m.id];
-  const bool quantise = is_quantised(w.format) && options_.int8_activations;
-  const bool prepares = quantise || op.norm >= 0 || op.gather;
   const bool alone = rows == 1;  // one row: every member prepares it for itself rather than waiting for another
 
   Linear job{};
@@ -230,23 +263,18 @@ void Program::run_op(const LinearOp& op, Team::Member& m) {
   if (op.residual >= 0) job.residual = buffers_[op.residual].data, job.residual_stride = buffers_[op.residual].stride;
   job.a = alone ? worker.row : rows_;
   job.a.wide = op.wide;
-  if (!quantise) job.a.q = nullptr;
-  if (!prepares) job.a.f32 = x.data, job.a.f32_stride = x.stride;
+  if (!quantises(op)) job.a.q = nullptr;
+  if (!prepares(op)) job.a.f32 = x.data, job.a.f32_stride = x.stride;
 
-  if (prepares && !alone && !op.reuse) {
+  if (prepares(op) && !alone && !op.reuse) {
     const Prepare p = prepare_for(op, rows_);
     share_rows(m, rows, [&](int first, int end) { kernels_.prepare(p, first, end); });
   }
-  const int most = std::max(1, w.strips / (kTicketsPerThread * team_.size()));
-  const int grain = std::clamp(int(kTicketBytes / (w.strip_bytes * size_t(rows))), 1, most);
-  bool ready = false;
-  team_.share(m, w.strips, grain, [&](int first, int end) {
-    if (!ready) {
-      ready = true;
-      if (prepares && alone) kernels_.prepare(prepare_for(op, worker.row), 0, 1);
-      if (logits) std::fill_n(worker.best.begin(), rows, Best{-std::numeric_limits<float>::infinity(), 0});
-      worker.has_best |= logits;
-    }
+  if (logits && w.low && !want_logits_ && !op.wide && rows <= kernels_.scan_rows) return find_greedy(op, job, m);
+  bool begun = false;
+  team_.share(m, w.strips, strips_per_ticket(w, rows), [&](int first, int end) {
+    if (!begun) begin_strips(op, worker, rows);
+    begun = true;
     kernels_.linear(job, first, end);
   });
 }
@@ -310,35 +338,6 @@ void Program::run_op(const TakeRowsOp& op, Team::Member& m) {
       std::copy_n(row_of(op.x, step_.logits_rows()[r]), buffers_[op.x].stride, row_of(op.out, r));
     }
   });
-}
-
-void Program::run_op(const LogitsOp& op, Team::Member& m) {  // logits that no linear layer was fused with
-  if (m.id != 0) return;
-  Worker& w = workers_[0];
-  w.has_best = true;
-  for (int r = 0; r < step_.logits(); r++) {
-    const float* x = row_of(op.x, r);
-    w.best[r] = {-std::numeric_limits<float>::infinity(), 0};
-    for (int i = 0; i < options_.limits.vocab; i++) {
-      if (x[i] > w.best[r].value) w.best[r] = {x[i], i};
-    }
-    if (want_logits_) {
-      std::copy_n(x, options_.limits.vocab, reinterpret_cast<float*>(logits_.data()) + size_t(r) * logits_stride());
-    }
-  }
-}
-
-// The team has finished: the lowest id among the members' largest values.
-void Program::collect_greedy() {
-  for (int r = 0; r < step_.logits(); r++) {
-    Best best{-std::numeric_limits<float>::infinity(), 0};
-    for (const Worker& w : workers_) {
-      if (!w.has_best) continue;
-      const Best& b = w.best[r];
-      if (b.value > best.value || (b.value == best.value && b.id < best.id)) best = b;
-    }
-    greedy_[r] = std::isfinite(best.value) ? best.id : -1;  // NaN is never above the -inf that the search starts from
-  }
 }
 
 }  // namespace trimaran

@@ -69,6 +69,8 @@ class Program {
 
   int add_buffer(int width, bool logits_rows);
   int add_matrix(const WeightView& view, bool paired);
+  // An int8 matrix in two planes: for the linear that makes the logits, and for embeddings. It takes int8 activations.
+  int add_head(const WeightView& view);
   // A vector of n floats, zero-padded; `paired`: a bias in the strip order of a paired matrix.
   int add_vector(const float* data, int n, bool paired);
   // Tables [positions][dims / 2].
@@ -118,6 +120,8 @@ class Program {
     float* attention = nullptr;
     std::vector<Best> best;
     bool has_best = false;
+    std::vector<GroupTerms> terms;  // the shortlist's part of rows and groups, and of rows
+    std::vector<float> squares, reach, lower, limits;
   };
 
   struct Walk {  // the team's job: all ops in order
@@ -128,8 +132,16 @@ class Program {
   void walk(Team::Member& m);
   int rows_of(int buffer) const { return buffers_[buffer].logits_rows ? step_.logits() : step_.rows(); }
   float* row_of(int buffer, int row) const { return buffers_[buffer].data + size_t(row) * buffers_[buffer].stride; }
+  // Sharing out a linear layer's strips: how many make a ticket.
+  int strips_per_ticket(const Matrix& w, int rows) const;
   template <class Work>
   void share_rows(Team::Member& m, int rows, Work&& work);
+  bool quantises(const LinearOp& op) const {
+    return is_quantised(matrices_[op.weight].format) && options_.int8_activations;
+  }
+  bool prepares(const LinearOp& op) const { return quantises(op) || op.norm >= 0 || op.gather; }
+  // What a member does before its first ticket of a linear layer.
+  void begin_strips(const LinearOp& op, Worker& worker, int rows);
   Prepare prepare_for(const LinearOp& op, const Activations& to) const;
   Attention attention_for(const AttentionOp& op, const Team::Member& m) const;
 
@@ -141,6 +153,7 @@ class Program {
   void run_op(const AddOp& op, Team::Member& m);
   void run_op(const TakeRowsOp& op, Team::Member& m);
   void run_op(const LogitsOp& op, Team::Member& m);
+  void find_greedy(const LinearOp& op, const Linear& job, Team::Member& m);
   void collect_greedy();
 
   ProgramOptions options_;
@@ -158,6 +171,7 @@ class Program {
   Activations rows_{};  // prepared rows of the running linear
   std::vector<int32_t> greedy_;
   std::vector<RowSampler> row_samplers_;  // by member; made on first use
+  std::vector<float> upper_;              // of the shortlist, [strips][rows]
   std::vector<double> op_seconds_;        // of the last step; empty: ops are not timed
   Step step_;
   Walk walk_{this};

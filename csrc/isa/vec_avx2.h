@@ -34,6 +34,7 @@ TRIMARAN_INLINE F16 fma(F16 a, F16 b, F16 c) {
 }
 TRIMARAN_INLINE F16 max(F16 a, F16 b) { return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)}; }
 TRIMARAN_INLINE F16 min(F16 a, F16 b) { return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)}; }
+TRIMARAN_INLINE F16 sqrt(F16 a) { return {_mm256_sqrt_ps(a.lo), _mm256_sqrt_ps(a.hi)}; }
 TRIMARAN_INLINE F16 abs(F16 a) {
   const __m256 sign = _mm256_set1_ps(-0.f);
   return {_mm256_andnot_ps(sign, a.lo), _mm256_andnot_ps(sign, a.hi)};
@@ -61,6 +62,10 @@ TRIMARAN_INLINE bool any_at_least(F16 a, F16 b) {
   return _mm256_movemask_ps(_mm256_or_ps(lo, hi)) != 0;
 }
 
+TRIMARAN_INLINE bool any_not_below(F16 a, F16 b) {
+  const __m256 lo = _mm256_cmp_ps(a.lo, b.lo, _CMP_NLT_UQ), hi = _mm256_cmp_ps(a.hi, b.hi, _CMP_NLT_UQ);
+  return _mm256_movemask_ps(_mm256_or_ps(lo, hi)) != 0;
+}
 TRIMARAN_INLINE bool any_nan(F16 a, F16 b) {
   const __m256 lo = _mm256_cmp_ps(a.lo, b.lo, _CMP_UNORD_Q), hi = _mm256_cmp_ps(a.hi, b.hi, _CMP_UNORD_Q);
   return _mm256_movemask_ps(_mm256_or_ps(lo, hi)) != 0;
@@ -179,6 +184,21 @@ TRIMARAN_INLINE Bytes low_nibbles(Bytes a) {
 }
 TRIMARAN_INLINE Bytes high_nibbles(Bytes a) {
   return low_nibbles({_mm256_srli_epi16(a.lo, 4), _mm256_srli_epi16(a.hi, 4)});
+}
+TRIMARAN_INLINE void store_bytes(uint8_t* p, Bytes a) {
+  auto* v = reinterpret_cast<__m256i*>(p);
+  _mm256_storeu_si256(v, a.lo);
+  _mm256_storeu_si256(v + 1, a.hi);
+}
+TRIMARAN_INLINE Bytes join_low_nibbles(Bytes upper, Bytes lower) {
+  const Bytes u = low_nibbles(upper), l = low_nibbles(lower);
+  return {_mm256_or_si256(_mm256_slli_epi16(u.lo, 4), l.lo), _mm256_or_si256(_mm256_slli_epi16(u.hi, 4), l.hi)};
+}
+TRIMARAN_INLINE Bytes join_high_nibbles(Bytes upper, Bytes lower) {
+  const __m256i mask = _mm256_set1_epi8(15);
+  const Bytes l = high_nibbles(lower);
+  return {_mm256_or_si256(_mm256_andnot_si256(mask, upper.lo), l.lo),
+          _mm256_or_si256(_mm256_andnot_si256(mask, upper.hi), l.hi)};
 }
 TRIMARAN_INLINE F16 even_bf16(Bytes a) {
   return {_mm256_castsi256_ps(_mm256_slli_epi32(a.lo, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(a.hi, 16))};

@@ -31,6 +31,7 @@ TRIMARAN_INLINE F16 div(F16 a, F16 b) { return _mm512_div_ps(a, b); }
 TRIMARAN_INLINE F16 fma(F16 a, F16 b, F16 c) { return _mm512_fmadd_ps(a, b, c); }
 TRIMARAN_INLINE F16 max(F16 a, F16 b) { return _mm512_max_ps(a, b); }
 TRIMARAN_INLINE F16 min(F16 a, F16 b) { return _mm512_min_ps(a, b); }
+TRIMARAN_INLINE F16 sqrt(F16 a) { return _mm512_sqrt_ps(a); }
 TRIMARAN_INLINE F16 abs(F16 a) { return _mm512_abs_ps(a); }
 TRIMARAN_INLINE F16 round_even(F16 a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 // 0 where x < limit, else a.
@@ -45,6 +46,8 @@ TRIMARAN_INLINE F16 either(F16 x, F16 limit, F16 a, F16 b) {
 TRIMARAN_INLINE F16 first_lanes(int n, F16 a, F16 b) { return _mm512_mask_mov_ps(b, __mmask16((1u << n) - 1), a); }
 TRIMARAN_INLINE bool any_at_least(F16 a, F16 b) { return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ) != 0; }
 
+// Whether a >= b in some lane, or one of the two is NaN.
+TRIMARAN_INLINE bool any_not_below(F16 a, F16 b) { return _mm512_cmp_ps_mask(a, b, _CMP_NLT_UQ) != 0; }
 TRIMARAN_INLINE bool any_nan(F16 a, F16 b) { return _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q) != 0; }
 
 // Sums and maxima over the lanes fold halves, then quarters, and so on: the same tree on every instruction set.
@@ -122,6 +125,14 @@ TRIMARAN_INLINE void store(uint16_t* bf16, F16 a) {
 TRIMARAN_INLINE Bytes load_bytes(const uint8_t* p) { return _mm512_loadu_si512(p); }
 TRIMARAN_INLINE Bytes low_nibbles(Bytes a) { return _mm512_and_si512(a, _mm512_set1_epi8(15)); }
 TRIMARAN_INLINE Bytes high_nibbles(Bytes a) { return low_nibbles(_mm512_srli_epi16(a, 4)); }
+TRIMARAN_INLINE void store_bytes(uint8_t* p, Bytes a) { _mm512_storeu_si512(p, a); }
+// Bytes whose upper halves are the low (or the high) nibbles of one vector, and the lower halves those of another.
+TRIMARAN_INLINE Bytes join_low_nibbles(Bytes upper, Bytes lower) {
+  return _mm512_ternarylogic_epi32(_mm512_set1_epi8(15), _mm512_slli_epi16(upper, 4), lower, 0xAC);
+}
+TRIMARAN_INLINE Bytes join_high_nibbles(Bytes upper, Bytes lower) {
+  return _mm512_ternarylogic_epi32(_mm512_set1_epi8(15), upper, _mm512_srli_epi16(lower, 4), 0xAC);
+}
 // bf16 pairs (two inputs of each of 16 columns) as two vectors of floats.
 TRIMARAN_INLINE F16 even_bf16(Bytes a) { return _mm512_castsi512_ps(_mm512_slli_epi32(a, 16)); }
 TRIMARAN_INLINE F16 odd_bf16(Bytes a) {

@@ -63,6 +63,10 @@ TRIMARAN_INLINE F16 div(F16 a, F16 b) { return TRIMARAN_EACH(F16, a.v[i] / b.v[i
 TRIMARAN_INLINE F16 fma(F16 a, F16 b, F16 c) { return TRIMARAN_EACH(F16, multiply_add(a.v[i], b.v[i], c.v[i])); }
 TRIMARAN_INLINE F16 max(F16 a, F16 b) { return TRIMARAN_EACH(F16, choose(Int4(a.v[i] > b.v[i]), a.v[i], b.v[i])); }
 TRIMARAN_INLINE F16 min(F16 a, F16 b) { return TRIMARAN_EACH(F16, choose(Int4(a.v[i] < b.v[i]), a.v[i], b.v[i])); }
+TRIMARAN_INLINE F16 sqrt(F16 a) {
+  for (int i = 0; i < 16; i++) a.v[i / 4][i % 4] = __builtin_sqrtf(a.v[i / 4][i % 4]);
+  return a;
+}
 TRIMARAN_INLINE F16 abs(F16 a) { return TRIMARAN_EACH(F16, Float4(Int4(a.v[i]) & splat_int(0x7FFFFFFF))); }
 // Adding and taking away 1.5 * 2^23 leaves a whole number, rounded half to even, for |a| < 2^22.
 TRIMARAN_INLINE F16 round_even(F16 a) { return TRIMARAN_EACH(F16, (a.v[i] + splat(0x1.8p23f)) - splat(0x1.8p23f)); }
@@ -81,6 +85,11 @@ TRIMARAN_INLINE bool any_at_least(F16 a, F16 b) {
   return (m[0] | m[1] | m[2] | m[3]) != 0;
 }
 
+TRIMARAN_INLINE bool any_not_below(F16 a, F16 b) {
+  Int4 m = splat_int(0);
+  for (int i = 0; i < 4; i++) m |= ~Int4(a.v[i] < b.v[i]);
+  return (m[0] | m[1] | m[2] | m[3]) != 0;
+}
 TRIMARAN_INLINE bool any_nan(F16 a, F16 b) {
   Int4 m = splat_int(0);
   for (int i = 0; i < 4; i++) m |= Int4(a.v[i] != a.v[i]) | Int4(b.v[i] != b.v[i]);
@@ -179,6 +188,13 @@ TRIMARAN_INLINE void store(uint16_t* bf16, F16 a) {
 TRIMARAN_INLINE Bytes load_bytes(const uint8_t* p) { return TRIMARAN_EACH(Bytes, load_as<UInt4>(p + 16 * i)); }
 TRIMARAN_INLINE Bytes low_nibbles(Bytes a) { return TRIMARAN_EACH(Bytes, a.v[i] & 0x0F0F0F0F); }
 TRIMARAN_INLINE Bytes high_nibbles(Bytes a) { return TRIMARAN_EACH(Bytes, (a.v[i] >> 4) & 0x0F0F0F0F); }
+TRIMARAN_INLINE void store_bytes(uint8_t* p, Bytes a) { std::memcpy(p, &a, 64); }
+TRIMARAN_INLINE Bytes join_low_nibbles(Bytes upper, Bytes lower) {
+  return TRIMARAN_EACH(Bytes, (upper.v[i] & 0x0F0F0F0F) << 4 | (lower.v[i] & 0x0F0F0F0F));
+}
+TRIMARAN_INLINE Bytes join_high_nibbles(Bytes upper, Bytes lower) {
+  return TRIMARAN_EACH(Bytes, (upper.v[i] & 0xF0F0F0F0) | (lower.v[i] >> 4 & 0x0F0F0F0F));
+}
 TRIMARAN_INLINE F16 even_bf16(Bytes a) { return TRIMARAN_EACH(F16, Float4(a.v[i] << 16)); }
 TRIMARAN_INLINE F16 odd_bf16(Bytes a) { return TRIMARAN_EACH(F16, Float4(a.v[i] & 0xFFFF0000)); }
 template <int I>

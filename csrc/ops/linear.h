@@ -8,9 +8,22 @@ constexpr int kPrefetchAhead = 6912;  // bytes; the hardware alone sees about 3 
 
 // ---- formats: where the quads of a block of 32 inputs x 32 columns lie ------------------------------------------
 
-struct Int8Block {
+// A block in one piece.
+template <int Bytes>
+struct WholeBlock {
+  using Place = const uint8_t*;
+  static constexpr int kBytes = Bytes;
+  TRIMARAN_INLINE static void next(Place& p) { p += Bytes; }
+  TRIMARAN_INLINE static void prefetch_ahead(Place p) {
+    unroll<Bytes / 64>(TRIMARAN_UNROLL(i) { prefetch(p + kPrefetchAhead + i * 64); });
+  }
+  TRIMARAN_INLINE static Place half(Place p, int h) { return p + h * 64; }  // quads of the second 16 columns
+  TRIMARAN_INLINE static const uint8_t* terms(Place p) { return p; }
+};
+
+struct Int8Block : WholeBlock<1088> {
   using Weights = Full;
-  static constexpr int kBytes = 1088, kScales = 1024, kMinima = 0;
+  static constexpr int kScales = 1024, kMinima = 0;
   TRIMARAN_INLINE static int32_t start(const GroupTerms& g) { return kBiasedInt8 ? g.correct128 : 0; }
   // f(i, weights of one vector of 16 columns or of both) for each quad i.
   template <int V, class F>
@@ -26,9 +39,9 @@ struct Int8Block {
 };
 
 template <bool Minima>
-struct NibbleBlock {  // int4 (zero point 8) or int4z (a minimum per group)
+struct NibbleBlock : WholeBlock<Minima ? 640 : 576> {  // int4 (zero point 8) or int4z (a minimum per group)
   using Weights = Small;
-  static constexpr int kScales = 512, kMinima = Minima ? 576 : 0, kBytes = Minima ? 640 : 576;
+  static constexpr int kScales = 512, kMinima = Minima ? 576 : 0;
   TRIMARAN_INLINE static int32_t start(const GroupTerms& g) { return Minima ? 0 : g.correct8; }
   template <int V, class F>
   TRIMARAN_INLINE static void for_quads(const uint8_t* p, F&& f) {
@@ -54,14 +67,12 @@ struct NibbleBlock {  // int4 (zero point 8) or int4z (a minimum per group)
 // y = fma(minimum, scaled sum, y). Wide rows go through the group twice: 256 * (dot of the high bytes) + (dot of the
 // low bytes), exact in 32 bits.
 template <class Block, int R, int V, bool Wide>
-TRIMARAN_INLINE void int_tile(const uint8_t* p, int blocks, int half, const int8_t* q, size_t q_stride,
+TRIMARAN_INLINE void int_tile(typename Block::Place p, int blocks, int half, const int8_t* q, size_t q_stride,
                               const GroupTerms* groups, size_t group_stride, bool stream, float* y) {
   F16 f[R * V];
   unroll<R * V>(TRIMARAN_UNROLL(i) { f[i] = zero(); });
-  for (int b = 0; b < blocks; b++, p += Block::kBytes, q += Wide ? 2 * kGroup : kGroup, groups++) {
-    if (stream) {
-      unroll<Block::kBytes / 64>(TRIMARAN_UNROLL(i) { prefetch(p + kPrefetchAhead + i * 64); });
-    }
+  for (int b = 0; b < blocks; b++, Block::next(p), q += Wide ? 2 * kGroup : kGroup, groups++) {
+    if (stream) Block::prefetch_ahead(p);
     I16 d[R * V];  // what the sums start from, then the dot products
     unroll<R>(TRIMARAN_UNROLL(r) {
       const I16 start = set1_int(Wide ? 0 : Block::start(groups[r * group_stride]));
@@ -70,7 +81,7 @@ TRIMARAN_INLINE void int_tile(const uint8_t* p, int blocks, int half, const int8
     const auto add_dots = [&](const int8_t* from) TRIMARAN_BODY {
       Sum<typename Block::Weights> sums[R * V];
       unroll<R * V>(TRIMARAN_UNROLL(i) { sums[i].begin(d[i]); });
-      Block::template for_quads<V>(p + half * 64, [&](auto i, const auto&... w) TRIMARAN_BODY {
+      Block::template for_quads<V>(Block::half(p, half), [&](auto i, const auto&... w) TRIMARAN_BODY {
         unroll<R>(TRIMARAN_UNROLL(r) {
           const Quad x = load_quad(from + r * q_stride + 4 * i);
           enumerate([&](auto v, const auto& columns) TRIMARAN_BODY { sums[r * V + v].add(columns, x); }, w...);
@@ -86,7 +97,7 @@ TRIMARAN_INLINE void int_tile(const uint8_t* p, int blocks, int half, const int8
       });
       add_dots(q + kGroup);
     }
-    const uint8_t* terms = p + half * 32;
+    const uint8_t* terms = Block::terms(p) + half * 32;
     unroll<V>(TRIMARAN_UNROLL(v) {
       const F16 scale = load_half(terms + Block::kScales + v * 32);
       unroll<R>(TRIMARAN_UNROLL(r) {
@@ -202,22 +213,29 @@ inline void finish(const Linear& op, int strip, int first_row, int rows, float* 
 
 // ---- strips ------------------------------------------------------------------------------------------------------
 
-template <class Block, bool Wide>
-inline void int_strip_of(const Linear& op, int strip, const uint8_t* p) {
+// done(first row, rows, y) for each tile of the rows.
+template <class Block, bool Wide, class F>
+TRIMARAN_INLINE void for_int_tiles(const Linear& op, typename Block::Place p, bool stream, F&& done) {
   for_row_tiles<kIntRows>(op.rows, [&](int first, auto rows) TRIMARAN_BODY {
     constexpr int vectors = rows <= kIntRowsOfBoth ? 2 : 1;
     alignas(64) float y[rows * kStrip];
     for (int half = 0; half < 2; half += vectors) {
       int_tile<Block, rows, vectors, Wide>(p, op.w->k / kGroup, half, op.a.q + first * op.a.q_stride, op.a.q_stride,
                                            op.a.groups + first * op.a.group_stride, op.a.group_stride,
-                                           first + half == 0, y);
+                                           stream && first + half == 0, y);
     }
-    finish(op, strip, first, rows, y);
+    done(first, rows, y);
   });
 }
 
+template <class Block, bool Wide>
+inline void int_strip_of(const Linear& op, int strip, typename Block::Place p) {
+  for_int_tiles<Block, Wide>(op, p, true,
+                             [&](int first, auto rows, float* y) TRIMARAN_BODY { finish(op, strip, first, rows, y); });
+}
+
 template <class Block>
-inline void int_strip(const Linear& op, int strip, const uint8_t* p) {
+inline void int_strip(const Linear& op, int strip, typename Block::Place p) {
   op.a.wide ? int_strip_of<Block, true>(op, strip, p) : int_strip_of<Block, false>(op, strip, p);
 }
 
@@ -236,6 +254,8 @@ inline void dequantised_strip(const Linear& op, int strip, const uint8_t* p) {
   float_strip<Fp32Pair>(op, strip, op.scratch, false);
 }
 
+inline void planes_strip(const Linear& op, int strip);  // ops/planes.h
+
 inline void linear(const Linear& op, int first_strip, int end_strip) {
   for (int s = first_strip; s < end_strip; s++) {
     const uint8_t* p = op.w->data + s * op.w->strip_bytes;
@@ -247,6 +267,10 @@ inline void linear(const Linear& op, int first_strip, int end_strip) {
         float_strip<Bf16Pair>(op, s, p, true);
         break;
       case WeightFormat::kInt8:
+        if (op.w->low) {
+          planes_strip(op, s);
+          break;
+        }
         op.a.q ? int_strip<Int8Block>(op, s, p) : dequantised_strip<Int8Block, 128>(op, s, p);
         break;
       case WeightFormat::kInt4:

@@ -7,6 +7,8 @@
 #include "ops/math.h"
 #include "ops/rows.h"
 #include "ops/linear.h"
+#include "ops/planes.h"
+#include "ops/head.h"
 #include "ops/rope.h"
 #include "ops/attention_pages.h"
 #include "ops/attention_float.h"
@@ -22,8 +24,12 @@ namespace trimaran::TRIMARAN_ISA {
 
 extern const Kernels kTable;
 const Kernels kTable = {TRIMARAN_STRING(TRIMARAN_ISA),
+                        kScanRows,
                         prepare,
                         linear,
+                        begin_shortlist,
+                        scan,
+                        rescore,
                         store_kv,
                         attend,
                         merge_partials,

@@ -77,7 +77,7 @@ def test_a_tied_table_is_packed_once() -> None:
     weights = random_weights(made, WeightFormat.INT8)
     apart = NativeExecutor(made, weights, OPTIONS)
     tied = NativeExecutor(made, {**weights, "model.embed_tokens": weights["lm_head"]}, OPTIONS)
-    assert apart.weight_bytes - tied.weight_bytes == _native.matrix_bytes("int8", 80, 64, False)
+    assert apart.weight_bytes - tied.weight_bytes == _native.matrix_bytes("int8", 80, 64, False, False)
     reference = ReferenceExecutor(made, {**weights, "model.embed_tokens": weights["lm_head"]}, EXACT)
     exact = NativeExecutor(made, {**weights, "model.embed_tokens": weights["lm_head"]}, EXACT)
     rows = Rows(PROMPT[:20], 0, PAGES)
@@ -246,7 +246,7 @@ def test_sizes_are_those_of_the_python_formats() -> None:
     assert (_native.GROUP, _native.STRIP) == (GROUP, 32)
     for fmt in WeightFormat:
         assert _native.group_bytes(fmt) == fmt.group_bytes
-        packed = _native.matrix_bytes(fmt, 70, 96, False)
+        packed = _native.matrix_bytes(fmt, 70, 96, False, False)
         assert packed == -(-3 * 3 * 32 * fmt.group_bytes // 128) * 128  # strips of 32 outputs, groups of 32 inputs
     for kv in KVFormat:
         assert _native.kv_token_bytes(kv, 48) == kv.token_bytes(48)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from trimaran.base.env import truth
 from trimaran.base.errors import ConfigError, UnsupportedError
-from trimaran.base.formats import GROUP, ActivationFormat
+from trimaran.base.formats import GROUP, ActivationFormat, WeightFormat
 from trimaran.kernels.bounds import Bounds
 from trimaran.kernels.dequantise import dequantise
 from trimaran.kernels.native_lowering import FusedLinear, Lowered, Slots, lower, plan_slots
@@ -165,6 +165,8 @@ class _Assembly:
         ops = lower(program)
         gated = [op for op in ops if isinstance(op, FusedLinear) and op.epilogue == "swiglu"]
         self._paired = {name for op in gated for name in (op.weight, op.bias)}
+        linears = [op for op in ops if isinstance(op, FusedLinear)]
+        self._heads = {id(weights[op.weight]) for op in linears if self._makes_logits_of_int8(op)}
         self._matrices: dict[tuple[int, bool], int] = {}  # by weight object: a tied matrix is packed once
         self._vectors: dict[str, int] = {}
         self._ropes: dict[RopeSpec, int] = {}
@@ -198,7 +200,8 @@ class _Assembly:
         for spec in program.weights.values():
             weight, paired = self._weights[spec.name], spec.name in self._paired
             fmt, inputs = (weight.fmt.value, spec.shape[1]) if spec.matrix else ("fp32", 1)  # a vector has one input
-            sizes[id(weight), paired] = _native.matrix_bytes(fmt, spec.shape[0], inputs, paired)
+            head = id(weight) in self._heads
+            sizes[id(weight), paired] = _native.matrix_bytes(fmt, spec.shape[0], inputs, paired, head)
         return sum(sizes.values())
 
     def _buffer(self, buffer: Buffer) -> int:
@@ -217,6 +220,7 @@ class _Assembly:
                 _terms(weight.scale),
                 _terms(weight.minimum),
                 paired,
+                id(weight) in self._heads,
             )
         return self._matrices[key]
 
@@ -277,6 +281,9 @@ class _Assembly:
             wide=op.wide and self._quantises(op),
             reuse=reuse,
         )
+
+    def _makes_logits_of_int8(self, op: FusedLinear) -> bool:
+        return op.epilogue == "logits" and self._weights[op.weight].fmt is WeightFormat.INT8 and self._quantises(op)
 
     def _quantises(self, op: FusedLinear) -> bool:
         return self._int8 and self._weights[op.weight].fmt.quantised
