@@ -242,7 +242,23 @@ int Program::strips_per_ticket(const Matrix& w, int rows) const {
   return std::clamp(int(kTicketBytes / (w.strip_bytes * size_t(rows))), 1, most);
 }
 
+namespace {
+
+// The same layer for `rows` of its rows from `first` on.
+Linear part_of(Linear job, int first, int rows) {
+  job.rows = rows;
+  if (job.a.q) job.a.q += first * job.a.q_stride, job.a.groups += first * job.a.group_stride;
+  if (job.a.f32) job.a.f32 += first * job.a.f32_stride;
+  if (job.out) job.out += first * job.out_stride;
+  if (job.residual) job.residual += first * job.residual_stride;
+  if (job.best) job.best += first;
+  return job;
+}
+
+}  // namespace
+
 void Program::run_op(const LinearOp& op, Team::Member& m) {
+  constexpr int kBlockRows = 128;  // rows that stay in a core's cache while all strips pass by
   const Matrix& w = matrices_[op.weight];
   const Buffer& x = buffers_[op.x];
   const bool logits = op.epilogue == Epilogue::kLogits;
@@ -271,11 +287,17 @@ void Program::run_op(const LinearOp& op, Team::Member& m) {
     share_rows(m, rows, [&](int first, int end) { kernels_.prepare(p, first, end); });
   }
   if (logits && w.low && !want_logits_ && !op.wide && rows <= kernels_.scan_rows) return find_greedy(op, job, m);
+  const int blocks = (rows + kBlockRows - 1) / kBlockRows;
   bool begun = false;
-  team_.share(m, w.strips, strips_per_ticket(w, rows), [&](int first, int end) {
+  team_.share(m, blocks * w.strips, strips_per_ticket(w, rows / blocks), [&](int first, int end) {
     if (!begun) begin_strips(op, worker, rows);
     begun = true;
-    kernels_.linear(job, first, end);
+    while (first < end) {
+      const int block = first / w.strips, strip = first % w.strips, strips = std::min(end - first, w.strips - strip);
+      const int row = rows * block / blocks, end_row = rows * (block + 1) / blocks;
+      kernels_.linear(part_of(job, row, end_row - row), strip, strip + strips);
+      first += strips;
+    }
   });
 }
 

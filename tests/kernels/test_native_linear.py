@@ -20,7 +20,7 @@ from .single_op import buffer, fp32, named, program, rows_step
 
 OPTIONS = ExecutorOptions(num_pages=2, max_rows=64, max_sequences=64, threads=2)
 ISAS = _native.usable_isas()
-ROWS = [1, 2, 3, 5, 6, 7, 12, 13, 24, 25, 31, 64]  # around every tile and path boundary
+ROWS = [1, 2, 3, 5, 6, 7, 12, 13, 24, 25, 31, 64, 128, 129, 257, 300]  # around every tile, path and block boundary
 
 
 @pytest.fixture(params=ISAS)
@@ -87,18 +87,18 @@ def test_a_row_has_the_same_bits_among_any_number_of_rows(
     isa: str, fmt: WeightFormat, activations: ActivationFormat, wide: bool
 ) -> None:
     w, x = matrix(fmt, 80, 96), table(96)
-    options = replace(OPTIONS, activations=activations)
+    options = replace(OPTIONS, activations=activations, max_rows=max(ROWS), max_sequences=max(ROWS))
     y = buffer("y", 80)
     weights = [fp32("x", x), w]
     linear = Linear(y, buffer("x", 96), "w", wide=wide)
     executor = NativeExecutor(program([linear], weights, y), named(weights), options)
 
     def rows(count: int) -> np.ndarray:
-        out = executor.run(rows_step(range(count))).logits
+        out = executor.run(rows_step([row % len(x) for row in range(count)])).logits
         assert out is not None
         return out.copy()
 
-    whole = rows(64)
+    whole = rows(max(ROWS))
     for count in ROWS:
         assert rows(count).tobytes() == whole[:count].tobytes(), count
 
