@@ -169,6 +169,7 @@ class Engine:
 
     def close(self) -> None:
         """Frees the executor's memory and threads; idempotent."""
+        self._running = None  # the executor ends it by itself, and nobody waits for its tokens
         self._executor.close()
 
     def _admit(self, message: Submit) -> Request:
