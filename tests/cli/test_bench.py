@@ -35,7 +35,7 @@ def test_latency_prints_a_table(asked):
     assert result.exit_code == 0, result.output
     [(setup, cases)] = calls
     assert cases == [Prefill(8), Prefill(16), Decode(32, 4)]
-    assert (setup.weight_format, setup.kv_format) == (None, KVFormat.BF16)
+    assert (setup.weight_format, setup.kv_format) == (None, None)
     assert (setup.peers, setup.over_http) == (Peers(), False)
     assert "prefill 16" in result.stdout
     assert "50%" in result.stdout

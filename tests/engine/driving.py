@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from trimaran.base.formats import KVFormat
 from trimaran.base.messages import Failed, FromEngine, Submit, Token, Tokens
 from trimaran.base.sampling import SamplingParams
 from trimaran.engine.config import EngineConfig
@@ -18,7 +19,7 @@ def null_engine(*, context: int = 256, vocab: int = 512, pages: int | None = Non
     """An engine on the null executor; ``pages`` bounds the pool."""
     null = options.pop("null", NullModel(vocab=vocab, context=context))
     if pages is not None:
-        options["kv_memory_bytes"] = pages * null.program().cache.page_bytes(EngineConfig().kv_format, PAGE)
+        options["kv_memory_bytes"] = pages * null.program().cache.page_bytes(KVFormat.BF16, PAGE)
     return load_engine(EngineConfig(executor="null", null=null, **options))
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from trimaran.base.errors import CheckpointError, ConfigError, NumericsError
-from trimaran.base.formats import KVFormat, WeightFormat
+from trimaran.base.formats import ActivationFormat, KVFormat, WeightFormat
 from trimaran.base.messages import Failed, Submit
 from trimaran.base.sampling import SamplingParams
 from trimaran.engine.config import EngineConfig
@@ -35,6 +35,12 @@ def test_the_engine_says_what_it_loaded(tiny):
     assert (info.kv_format, info.weight_format) == ("bf16", "fp32")
     assert info.kv_bytes == 13 * 16 * 2 * 2 * 2 * 16 * 2  # pages, tokens, layers, K and V, heads, dimensions, bytes
     assert info.weight_bytes > 0
+
+
+def test_pages_are_int8_beside_quantised_weights_unless_said_otherwise(tiny):
+    assert load(tiny, weight_format=WeightFormat.INT8).info.kv_format == "int8"
+    assert load(tiny, weight_format=WeightFormat.INT8, activations=ActivationFormat.FP32).info.kv_format == "bf16"
+    assert load(tiny, weight_format=WeightFormat.INT8, kv_format=KVFormat.BF16).info.kv_format == "bf16"
 
 
 def test_formats_can_be_chosen(tiny):

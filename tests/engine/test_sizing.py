@@ -9,8 +9,8 @@ CACHE = CacheGroup(layers=2, kv_heads=3, head_dim=64)
 PAGE_BYTES = 2 * 2 * 3 * 64 * 16 * 2
 
 
-def sizes(available: int = 2**40, context: int = 1000, **options):
-    return resolve_sizes(EngineConfig(**options), CACHE, context, available)
+def sizes(available: int = 2**40, context: int = 1000, kv_format: KVFormat = KVFormat.BF16, **options):
+    return resolve_sizes(EngineConfig(**options), CACHE, kv_format, context, available)
 
 
 def test_every_sequence_may_reach_the_full_context_when_memory_allows():

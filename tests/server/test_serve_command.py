@@ -161,7 +161,7 @@ def test_every_option_is_read(byte_model):
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({}, {"weight_format": None, "kv_format": KVFormat.BF16, "seed": None}),
+        ({}, {"weight_format": None, "kv_format": None, "seed": None}),
         ({"weight_format": "bfloat16"}, {"weight_format": WeightFormat.BF16}),
         ({"weight_format": "int4z"}, {"weight_format": WeightFormat.INT4Z}),
         ({"kv_cache_dtype": "float32"}, {"kv_format": KVFormat.FP32}),

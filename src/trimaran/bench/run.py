@@ -19,6 +19,7 @@ from trimaran.bench.peers import Peers, open_peers
 from trimaran.checkpoint import open_checkpoint
 from trimaran.engine.config import EngineConfig
 from trimaran.engine.load import load_engine
+from trimaran.engine.sizing import kv_format_beside
 from trimaran.kernels.open import open_executor
 from trimaran.kernels.step import ExecutorOptions
 from trimaran.models.load import load_weights
@@ -33,7 +34,7 @@ class Setup:
 
     model: Path
     weight_format: WeightFormat | None = None
-    kv_format: KVFormat = KVFormat.BF16
+    kv_format: KVFormat | None = None
     activations: ActivationFormat = ActivationFormat.INT8
     threads: int = 0
     overlap: bool = True
@@ -57,9 +58,10 @@ def run(setup: Setup, cases: Sequence[Case], progress: Callable[[str], None]) ->
             raise ConfigError(f"the longest case needs {longest} tokens; {setup.model.name} has {model.context}")
         program = replace(build_program(model), context=min(model.context, longest + PAGE))
         weights = load_weights(checkpoint, model, program, setup.weight_format)
-        work = count_work(program, weights, setup.kv_format, setup.activations)
+        kv_format = setup.kv_format or kv_format_beside(weights, setup.activations)
+        work = count_work(program, weights, kv_format, setup.activations)
         options = ExecutorOptions(
-            kv_format=setup.kv_format,
+            kv_format=kv_format,
             activations=setup.activations,
             num_pages=1 + pages,
             page_size=PAGE,
@@ -75,13 +77,13 @@ def run(setup: Setup, cases: Sequence[Case], progress: Callable[[str], None]) ->
             EngineConfig(
                 model=str(setup.model),
                 weight_format=setup.weight_format,
-                kv_format=setup.kv_format,
+                kv_format=kv_format,
                 activations=setup.activations,
                 max_model_len=program.context,
                 max_num_seqs=sequences,
                 max_num_batched_tokens=CHUNK,
                 page_size=PAGE,
-                kv_memory_bytes=program.cache.page_bytes(setup.kv_format, PAGE) * (1 + pages),
+                kv_memory_bytes=program.cache.page_bytes(kv_format, PAGE) * (1 + pages),
                 threads=threads,
                 overlap=setup.overlap,
             )
@@ -89,7 +91,7 @@ def run(setup: Setup, cases: Sequence[Case], progress: Callable[[str], None]) ->
         subjects: list[Subject] = [InProcessEngine(engine, program.vocab), bare]
         stack.callback(engine.close)
         if setup.over_http:
-            flags = _server_flags(setup, threads, sequences, program.context)
+            flags = _server_flags(setup, kv_format, threads, sequences, program.context)
             server = OwnServer(str(setup.model), flags, program.vocab)
             stack.callback(server.close)
             subjects.append(server)
@@ -107,10 +109,10 @@ def run(setup: Setup, cases: Sequence[Case], progress: Callable[[str], None]) ->
         return compare(setup.model.name, formats, work, Machine(threads), cases, subjects, setup.rounds, progress)
 
 
-def _server_flags(setup: Setup, threads: int, sequences: int, context: int) -> list[str]:
+def _server_flags(setup: Setup, kv_format: KVFormat, threads: int, sequences: int, context: int) -> list[str]:
     """The engine's configuration as ``trimaran serve`` takes it."""
     flags = ["--threads", str(threads), "--max-num-seqs", str(sequences), "--max-model-len", str(context)]
-    flags += ["--kv-cache-dtype", setup.kv_format.value, "--overlap" if setup.overlap else "--no-overlap"]
+    flags += ["--kv-cache-dtype", kv_format.value, "--overlap" if setup.overlap else "--no-overlap"]
     return flags + (["--weight-format", setup.weight_format.value] if setup.weight_format else [])
 
 

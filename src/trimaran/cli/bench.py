@@ -277,7 +277,7 @@ def _measure(
     setup = Setup(
         model=resolve(model).path,
         weight_format=None if weight_format is Weights.AUTO else WeightFormat(weight_format.value),
-        kv_format=KVFormat.BF16 if kv_cache_dtype is Pages.AUTO else KVFormat(kv_cache_dtype.value),
+        kv_format=None if kv_cache_dtype is Pages.AUTO else KVFormat(kv_cache_dtype.value),
         threads=threads,
         overlap=overlap,
         rounds=rounds,

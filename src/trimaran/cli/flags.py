@@ -38,7 +38,12 @@ Stop = Annotated[
 Executor = Annotated[str, typer.Option(help="What computes: native, reference or null.")]
 Threads = Annotated[int, typer.Option(min=0, help="Compute threads; 0: one per core.")]
 WeightFormat = Annotated[Weights, typer.Option(help="How weights are held; auto: as in the file.")]
-KVCacheDtype = Annotated[Pages, typer.Option("--kv-cache-dtype", help="How keys and values are held; auto: bf16.")]
+KVCacheDtype = Annotated[
+    Pages,
+    typer.Option(
+        "--kv-cache-dtype", help="How keys and values are held; auto: int8 beside quantised weights, else bf16."
+    ),
+]
 MaxModelLen = Annotated[
     int | None, typer.Option(min=2, metavar="TOKENS", help="Context length; default: the model's.", show_default=False)
 ]
@@ -53,7 +58,7 @@ def engine_options(
         "executor": executor,
         "threads": threads,
         "weight_format": None if weights is Weights.AUTO else weights.value,
-        "kv_format": "bf16" if pages is Pages.AUTO else pages.value,
+        "kv_format": None if pages is Pages.AUTO else pages.value,
         "max_model_len": max_model_len,
         "max_num_seqs": 4,
     }

@@ -90,7 +90,7 @@ def engine_config(options: ServeOptions, path: Path, name: str) -> "EngineConfig
             served_name=name,
             executor=options.executor,
             weight_format=None if weights is None else WeightFormat(weights),
-            kv_format=KVFormat.BF16 if kv is None else KVFormat(kv),
+            kv_format=None if kv is None else KVFormat(kv),
             activations=ActivationFormat(options.activations),
             max_model_len=options.max_model_len,
             max_num_seqs=options.max_num_seqs,

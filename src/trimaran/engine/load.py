@@ -5,11 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from trimaran.base.errors import ConfigError
+from trimaran.base.formats import KVFormat
 from trimaran.base.messages import Started
 from trimaran.engine.config import EngineConfig
 from trimaran.engine.engine import Engine
 from trimaran.engine.scheduler import SchedulerLimits
-from trimaran.engine.sizing import Sizes, available_memory, resolve_sizes
+from trimaran.engine.sizing import Sizes, available_memory, kv_format_beside, resolve_sizes
 from trimaran.kernels.null import NullExecutor
 from trimaran.kernels.open import EXECUTORS, open_executor
 from trimaran.kernels.program import Program
@@ -29,7 +30,8 @@ def load_engine(config: EngineConfig) -> Engine:
 
 def _load_null(config: EngineConfig) -> Engine:
     program = config.null.program()
-    sizes = resolve_sizes(config, program.cache, program.context, available_memory())
+    kv_format = config.kv_format or KVFormat.BF16
+    sizes = resolve_sizes(config, program.cache, kv_format, program.context, available_memory())
     executor = NullExecutor(program, {}, _options(config, sizes), config.null)
     eos_ids = frozenset() if config.null.eos_id is None else frozenset({config.null.eos_id})
     return _start(config, sizes, executor, program, eos_ids, name="null", digest="null", weight_format="none")
@@ -44,9 +46,10 @@ def _load_model(config: EngineConfig) -> Engine:
     try:
         model = read_config(checkpoint)
         program = build_program(model)
-        sizes = resolve_sizes(config, program.cache, program.context, available_memory())
-        program = replace(program, context=sizes.context)
         weights = load_weights(checkpoint, model, program, config.weight_format)
+        kv_format = config.kv_format or kv_format_beside(weights, config.activations)
+        sizes = resolve_sizes(config, program.cache, kv_format, program.context, available_memory())
+        program = replace(program, context=sizes.context)
         executor = open_executor(config.executor, program, weights, _options(config, sizes))
         weight_format = _describe(weights)
         del weights  # views of the mapped file; the executor has its own copy
@@ -62,7 +65,7 @@ def _load_model(config: EngineConfig) -> Engine:
 
 def _options(config: EngineConfig, sizes: Sizes) -> ExecutorOptions:
     return ExecutorOptions(
-        kv_format=config.kv_format,
+        kv_format=sizes.kv_format,
         activations=config.activations,
         num_pages=sizes.num_pages,
         page_size=config.page_size,
@@ -88,7 +91,7 @@ def _start(
         context=sizes.context,
         vocab=program.vocab,
         weight_format=weight_format,
-        kv_format=config.kv_format.value,
+        kv_format=sizes.kv_format.value,
         executor=executor.name,
         isa=executor.isa,
         threads=executor.threads,
@@ -108,7 +111,7 @@ def _start(
         digest,
         weight_format,
         config.activations,
-        config.kv_format,
+        sizes.kv_format,
         executor.name,
         executor.isa,
         config.page_size,

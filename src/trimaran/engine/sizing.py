@@ -2,12 +2,14 @@
 allocated."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from trimaran.base.errors import ConfigError
-from trimaran.base.formats import CacheGroup
+from trimaran.base.formats import ActivationFormat, CacheGroup, KVFormat
 from trimaran.engine.config import EngineConfig
+from trimaran.kernels.weights import Weight
 
 MEMORY_SHARE = 0.25  # of the memory that is available at start; the weights are loaded already
 
@@ -17,11 +19,21 @@ class Sizes:
     """Resolved sizes. ``num_pages`` counts the null page."""
 
     context: int
+    kv_format: KVFormat
     num_pages: int
     kv_bytes: int
 
 
-def resolve_sizes(config: EngineConfig, cache: CacheGroup, model_context: int, available_bytes: int) -> Sizes:
+def kv_format_beside(weights: Mapping[str, Weight], activations: ActivationFormat) -> KVFormat:
+    """What pages hold when nobody says: int8 where weights meet int8 activations, which cost more exactness than such
+    pages do (``python bench/parity.py smollm2``); bf16 elsewhere."""
+    quantised = activations is ActivationFormat.INT8 and any(weight.fmt.quantised for weight in weights.values())
+    return KVFormat.INT8 if quantised else KVFormat.BF16
+
+
+def resolve_sizes(
+    config: EngineConfig, cache: CacheGroup, kv_format: KVFormat, model_context: int, available_bytes: int
+) -> Sizes:
     """Pure: the same arguments give the same sizes.
 
     Raises ``ConfigError`` when the context asked for exceeds the model's, or when not even one sequence of full length
@@ -30,7 +42,7 @@ def resolve_sizes(config: EngineConfig, cache: CacheGroup, model_context: int, a
     context = config.max_model_len or model_context
     if context > model_context:
         raise ConfigError(f"max_model_len {context} exceeds the {model_context} tokens that the model was trained for")
-    page_bytes = cache.page_bytes(config.kv_format, config.page_size)
+    page_bytes = cache.page_bytes(kv_format, config.page_size)
     a_sequence = -(-context // config.page_size)
     wanted = config.max_num_seqs * a_sequence
     budget = config.kv_memory_bytes if config.kv_memory_bytes is not None else int(available_bytes * MEMORY_SHARE)
@@ -41,7 +53,7 @@ def resolve_sizes(config: EngineConfig, cache: CacheGroup, model_context: int, a
             f"one sequence of {context} tokens needs {_mib(a_sequence * page_bytes)} of KV pages and only "
             f"{_mib(budget)} may be used: {shorter}raise kv_memory_bytes"
         )
-    return Sizes(context=context, num_pages=pages + 1, kv_bytes=(pages + 1) * page_bytes)
+    return Sizes(context=context, kv_format=kv_format, num_pages=pages + 1, kv_bytes=(pages + 1) * page_bytes)
 
 
 def available_memory() -> int:

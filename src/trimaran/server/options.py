@@ -49,7 +49,9 @@ class ServeOptions:
     max_waiting: Positive = option(1024, "most sequences that wait for a place; more get 429", metavar="N")
     weight_format: str = option("auto", "how weights are held; auto: as in the file", choices=WEIGHT_SPELLINGS)
     activations: str = option("int8", "what quantised weights are multiplied with", choices=("int8", "fp32"))
-    kv_cache_dtype: str = option("auto", "how keys and values are held; auto: bf16", choices=KV_SPELLINGS)
+    kv_cache_dtype: str = option(
+        "auto", "how keys and values are held; auto: int8 beside quantised weights, else bf16", choices=KV_SPELLINGS
+    )
     kv_cache_memory_bytes: Positive | None = option(
         None,
         "memory for the KV cache, such as 2G; default: enough for all sequences, at most a quarter of what is free",
