@@ -113,7 +113,7 @@ class DataPlane:
         except TimeoutError:
             left = list(self._runs)
             for run in left:
-                run.abort(DrainingError("the server stopped before the request was done"))
+                run.fail(DrainingError("the server stopped before the request was done"))
             with suppress(TimeoutError):  # until they have told their clients, unless one does not listen
                 async with asyncio.timeout(ABORT_SECONDS):
                     await self._idle.wait()
@@ -181,7 +181,7 @@ class Run:
         self._submits: list[Submit] = []
         self._choices: dict[str, Choice] = {}  # those that have not ended
         self._mail: list[Tokens | Failed] = []  # what has come and nobody has read: a slow reader finds it all at once
-        self._error: errors.TrimaranError | None = None  # comes after the mail
+        self._error: errors.TrimaranError | None = None  # comes once the pieces before it have been taken
         self._idle: asyncio.Future[bool] | None = None  # what ``deliver`` waits for while it has nothing to do
         stem = secrets.token_hex(8)
         for prompt in generation.prompts:
@@ -209,10 +209,6 @@ class Run:
         self._plane.metrics.request_seconds.observe(seconds)
         if isinstance(error, asyncio.CancelledError):
             self._plane.metrics.cancelled.inc()
-
-    def abort(self, error: errors.TrimaranError) -> None:
-        """Ends the request with ``error`` for whoever runs it."""
-        self.fail(error)
 
     async def deliver(self, take: Callable[[list[Piece]], bool], ready: Callable[[], Awaitable[None]]) -> None:
         """Runs the request to its end; ``take`` gets what has become known, at least one piece at a time.
@@ -254,7 +250,8 @@ class Run:
         self._turn()
 
     def fail(self, error: errors.TrimaranError) -> None:
-        self._error = error
+        """Ends the request with ``error`` for whoever runs it."""
+        self._error = self._error or error
         self._turn()
 
     def _turn(self) -> None:
@@ -265,7 +262,7 @@ class Run:
         try:
             pieces = self._read()
             on = self._take(pieces) if pieces else True
-            if self._error is not None and self._choices:
+            if on and self._choices and self._error is not None:
                 raise self._error
         except Exception as error:
             idle.set_exception(error)
@@ -277,17 +274,20 @@ class Run:
         messages, self._mail = self._mail, []
         now = time.perf_counter()
         pieces = []
-        for message in messages:
-            choice = self._choices.get(message.id)
-            if choice is None:
-                continue  # text after a stop string, still on its way when we cancelled
-            if isinstance(message, Failed):
-                raise error_of(message)
-            piece = self._feed(choice, message, now)
-            if piece.finish is not None:
-                del self._choices[message.id]
-                self._link.cancel([message.id])
-            pieces.append(piece)
+        try:
+            for message in messages:
+                choice = self._choices.get(message.id)
+                if choice is None:
+                    continue  # text after a stop string, still on its way when we cancelled
+                if isinstance(message, Failed):
+                    raise error_of(message)
+                piece = self._feed(choice, message, now)
+                if piece.finish is not None:
+                    del self._choices[message.id]
+                    self._link.cancel([message.id])
+                pieces.append(piece)
+        except errors.TrimaranError as error:
+            self._error = self._error or error
         return pieces
 
     def _feed(self, choice: Choice, message: Tokens, now: float) -> Piece:
