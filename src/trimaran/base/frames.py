@@ -12,18 +12,17 @@ class Unframer:
     """Cuts what arrives on a stream, in pieces of any size, back into messages."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest = bytearray()  # grows in place: a long message in many pieces is not copied once for each
 
     def feed(self, data: bytes) -> list[bytes]:
         """The messages that ``data`` completes, in order."""
-        if self._rest:
-            data = self._rest + data
-        messages, place = [], 0
-        while len(data) - place >= _HEAD:
-            end = place + _HEAD + int.from_bytes(data[place : place + _HEAD], "little")
-            if end > len(data):
+        rest, messages, place = self._rest, [], 0
+        rest += data
+        while len(rest) - place >= _HEAD:
+            end = place + _HEAD + int.from_bytes(rest[place : place + _HEAD], "little")
+            if end > len(rest):
                 break
-            messages.append(data[place + _HEAD : end])
+            messages.append(bytes(rest[place + _HEAD : end]))
             place = end
-        self._rest = data[place:]
+        del rest[:place]
         return messages

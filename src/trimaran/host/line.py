@@ -80,5 +80,5 @@ class Line(asyncio.Protocol):
             event.set()
 
     def _resume(self) -> None:
-        if self._transport is not None and not self._lost.is_set():
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()

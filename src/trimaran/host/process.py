@@ -30,7 +30,7 @@ from trimaran.base.messages import Failed, FromEngine, FromEngineBatch, Started,
 from trimaran.host.line import Line
 
 STDERR_LINES = 20
-DRAIN_SECONDS = 0.1
+DRAIN_SECONDS = 1.0  # for what a worker said last; over at once, unless a child of it keeps the line open
 KILL_GRACE = 2.0  # seconds between asking and SIGTERM, and between SIGTERM and SIGKILL
 
 
