@@ -23,6 +23,7 @@ from trimaran.base.messages import (
     Tokens,
 )
 from trimaran.engine.worker import Channel, Stopping, serve, take
+from trimaran.kernels.step import StepOutputs
 
 from .driving import greedy, null_engine
 
@@ -66,6 +67,28 @@ def test_what_arrives_together_is_taken_in_before_the_next_step():
     serve(null_engine(), script, Stopping())
     assert ends(script) == {"a": "cancelled", "b": "length"}
     assert next(m for m in script.sent if isinstance(m, Tokens)).id == "a"
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_what_arrives_during_a_step_is_in_the_next_one(overlap):
+    class Host(Script):
+        def receive(self, wait: float) -> list[ToEngine]:
+            arrived, self.batches = self.batches, []
+            return [message for batch in arrived for message in batch]
+
+    engine, host = null_engine(overlap=overlap), Host([Submit("a", [1], greedy(9))])
+    executor, sequences = engine._executor, []
+    finish = executor.finish
+
+    def finish_while_the_host_speaks() -> StepOutputs:
+        sequences.append(len(executor._started.slots))
+        says = {3: Submit("b", [1], greedy(2)), 7: Stop(60)}
+        host.batches += [[says[len(sequences)]]] if len(sequences) in says else []
+        return finish()
+
+    executor.finish = finish_while_the_host_speaks
+    serve(engine, host, Stopping())
+    assert sequences == [1, 1, 1, 2, 2, 1, 1, 1, 1]
 
 
 def test_a_host_that_does_not_read_delays_messages_and_loses_none():

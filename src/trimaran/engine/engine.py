@@ -1,8 +1,8 @@
 """The engine: schedule, run, commit, again and again.
 
 Two loops do the same work. The plain one waits for each step. The overlapped one starts a step and returns: while the
-executor's other threads work on it, the caller sends what the step before said and takes in what has arrived. Both give
-every request the same tokens.
+executor's other threads work on it, the caller sends what the step before said. Both give every request the same
+tokens.
 """
 
 import secrets
@@ -116,7 +116,7 @@ class Engine:
         """Ends a request: its pages are free on return. Unknown ids are ignored. Waits for a step that is running."""
         request = self._requests.get(request_id)
         if request is not None and request.sequence.slot is not None:
-            self._finish()
+            self.finish()
             request = self._requests.get(request_id)
         if request is not None:
             self._outbox.append(self._end(request, [], "cancelled"))
@@ -131,12 +131,32 @@ class Engine:
         The plain loop starts that step and waits for it. The overlapped loop waits for the step that the call before
         has started, and starts another one; so the first call after idleness has nothing to say yet.
         """
-        self._finish()
+        self.finish()
         self._start()
         if not self._overlap:
-            self._finish()
+            self.finish()
         messages, self._outbox = self._outbox, []
         return messages
+
+    def finish(self) -> None:
+        """Waits for the step that is running, if one is, and commits it; its messages come with the next ``step``.
+
+        What is submitted then takes part in that step: whoever has waited a step need not wait another.
+        """
+        running, self._running = self._running, None
+        if running is None:
+            return
+        outputs = self._runner.finish()
+        assert self._since is not None
+        now = time.perf_counter()
+        counters = self._counters
+        counters.steps += 1
+        counters.step_seconds += now - self._since
+        counters.executor_seconds += now - running.started
+        self._since = now
+        self._commit(running.plan, outputs)
+        if not self._requests:
+            assert self._pool.available == self._pool.total, "pages were lost"
 
     def stats(self) -> Beat:
         """Counters since the start and gauges of now."""
@@ -208,23 +228,6 @@ class Engine:
         else:
             assert not self._requests, "requests wait, none runs"
             self._since = None
-
-    def _finish(self) -> None:
-        """Waits for the running step, if there is one, and commits it."""
-        running, self._running = self._running, None
-        if running is None:
-            return
-        outputs = self._runner.finish()
-        assert self._since is not None
-        now = time.perf_counter()
-        counters = self._counters
-        counters.steps += 1
-        counters.step_seconds += now - self._since
-        counters.executor_seconds += now - running.started
-        self._since = now
-        self._commit(running.plan, outputs)
-        if not self._requests:
-            assert self._pool.available == self._pool.total, "pages were lost"
 
     def _wants_logits(self, plan: StepPlan) -> bool:
         requests = self._requests

@@ -114,10 +114,11 @@ class Stopping:
 
 
 def serve(engine: Engine, channel: Channel, stopping: Stopping) -> None:
-    """Receive, step, send, until asked to stop and done with what runs."""
+    """Finish a step, receive, start the next one, send, until asked to stop and done with what runs."""
     channel.send([engine.info])
     beat = time.monotonic()
     while stopping.at is None or not engine.idle:
+        engine.finish()  # first: what has come while it ran is in the next step
         if stopping.due:
             engine.cancel_all()
         wait = max(0.0, beat - time.monotonic()) if engine.idle else 0.0
