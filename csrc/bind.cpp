@@ -216,6 +216,8 @@ NB_MODULE(_native, m) {
       .def(
           "logits", [](Program& p, int x) { p.add_op(LogitsOp{x}); }, nb::arg("x"))
       .def("finish", &Program::finish, "Allocates buffers and pages; call once, after everything was added.")
+      .def("pin_threads", &Program::pin_threads, nb::arg("cores"),
+           "Ties each thread but the caller's to one of these cores, the first of which is left to the caller.")
       .def("begin", &begin, nb::arg("tokens").noconvert(), nb::arg("starts").noconvert(),
            nb::arg("contexts").noconvert(), nb::arg("slots").noconvert(), nb::arg("page_table").noconvert(),
            nb::arg("logits_rows").noconvert(), nb::arg("want_logits"),

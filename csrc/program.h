@@ -79,6 +79,9 @@ class Program {
   // Allocates buffers and pages; call once, after everything was added.
   void finish();
 
+  // Ties the team's threads to cores, all but the caller's: see Team::pin.
+  void pin_threads(const std::vector<int>& cores) { team_.pin(cores); }
+
   // One step in two halves. begin() checks the inputs and sets the team to work; it throws std::invalid_argument on
   // values out of range, and nothing has begun then. finish_step() joins in and returns when the step is done. The
   // arrays must not change in between.

@@ -9,12 +9,14 @@
 //   queue q:  [ stage | next ticket ]   a word whose stage is older counts as "next ticket 0", so nothing is ever reset
 //   done:     [ stage | finished    ]
 #pragma once
+#include <pthread.h>
 #include <sched.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -64,6 +66,17 @@ class Team {
   ~Team() { dismiss(); }
 
   int size() const { return size_; }
+
+  // Ties each helper to one of `cores`, the first of which is left to member 0. Throws std::system_error.
+  void pin(const std::vector<int>& cores) {
+    for (int id = 1; id < size_; id++) {
+      cpu_set_t one;
+      CPU_ZERO(&one);
+      CPU_SET(cores[id % cores.size()], &one);
+      const int error = pthread_setaffinity_np(threads_[id - 1].native_handle(), sizeof one, &one);
+      if (error) throw std::system_error(error, std::generic_category(), "pinning a thread");
+    }
+  }
 
   // Runs job(member) on member 0 and on every other member that is free to join; returns when none is inside any more.
   template <class Job>

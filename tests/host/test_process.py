@@ -85,6 +85,11 @@ async def test_start_tells_what_was_loaded():
     assert await process.stop(0) == 0
 
 
+async def test_a_pinned_worker_runs_its_loop_on_the_first_core():
+    async with engine(NULL | {"pin_threads": True}) as process:
+        assert os.sched_getaffinity(process.pid) == {min(os.sched_getaffinity(0))}
+
+
 async def test_an_idle_loop_beats():
     async with engine() as process:
         beats = 0

@@ -1,7 +1,9 @@
 """The native executor as a whole: against the reference, in every format, and the same bits however steps are cut."""
 
+import os
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -264,4 +266,24 @@ def test_a_step_in_two_halves_is_the_same_step_and_may_be_left_to_close():
     assert np.array_equal(halves.greedy, whole.greedy)
     runner.start(step(Rows(PROMPT, 0, PAGES)))
     del halves
+    runner.close()
+
+
+def threads_of_this_process() -> set[int]:
+    return {int(task.name) for task in Path("/proc/self/task").iterdir()}
+
+
+def test_pinned_threads_have_a_core_each_and_the_caller_keeps_its_own():
+    cores, before = sorted(os.sched_getaffinity(0)), threads_of_this_process()
+    runner = executor(options=replace(OPTIONS, threads=len(cores) + 1, pin_threads=True))
+    helpers = sorted(threads_of_this_process() - before)  # numbered as they were started
+    assert [os.sched_getaffinity(thread) for thread in helpers] == [{core} for core in [*cores[1:], cores[0]]]
+    assert sorted(os.sched_getaffinity(0)) == cores
+    runner.close()
+
+
+def test_threads_are_not_pinned_unless_asked():
+    cores, before = os.sched_getaffinity(0), threads_of_this_process()
+    runner = executor()
+    assert [os.sched_getaffinity(thread) for thread in threads_of_this_process() - before] == [cores]
     runner.close()

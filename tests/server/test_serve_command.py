@@ -170,6 +170,7 @@ def test_every_option_is_read(byte_model):
         ({"max_num_seqs": 4, "max_waiting": 6}, {"max_num_seqs": 4, "max_waiting": 10}),
         ({"enable_prefix_caching": False}, {"prefix_caching": False}),
         ({"overlap": False}, {"overlap": False}),
+        ({"pin_threads": True}, {"pin_threads": True}),
         ({"kv_cache_memory_bytes": 2**30}, {"kv_memory_bytes": 2**30}),
         ({"max_model_len": 99}, {"max_model_len": 99}),
     ],

@@ -100,6 +100,7 @@ def engine_config(options: ServeOptions, path: Path, name: str) -> "EngineConfig
             kv_memory_bytes=options.kv_cache_memory_bytes,
             prefix_caching=options.enable_prefix_caching,
             threads=options.threads,
+            pin_threads=options.pin_threads,
             overlap=options.overlap,
             seed=options.seed,
             **more,

@@ -33,6 +33,7 @@ class EngineConfig:
     prefix_caching: bool = True
     overlap: bool = True  # start a step, then send and receive; False: the plain loop, which waits for each step
     threads: int = 0  # 0: one per core that this process may use
+    pin_threads: bool = False  # a core for each of them; in a worker process also for the thread of the loop
     seed: int | None = None  # makes requests without a seed of their own repeatable
     null: NullModel = field(default_factory=NullModel)  # what the null executor plays
 

@@ -174,7 +174,10 @@ def main() -> int:
     try:
         values = read_config()
         threading.Thread(target=watch_host, daemon=True).start()
-        engine = load_engine(EngineConfig.from_json(values))
+        config = EngineConfig.from_json(values)
+        engine = load_engine(config)
+        if config.pin_threads:  # this thread alone, to the core that the executor has left to it
+            os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
         gc.freeze()  # what has been loaded stays: collections need not walk it
     except TrimaranError as error:
         channel.send([failure_of("", error)])

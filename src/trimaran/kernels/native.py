@@ -64,6 +64,8 @@ class NativeExecutor:
         self._vocab = program.vocab
         try:
             core = _Assembly(program, weights, options, self.isa, self.threads).core
+            if options.pin_threads:
+                core.pin_threads(sorted(os.sched_getaffinity(0)))
         except RuntimeError as error:  # what C++ says when the system starts no more threads
             raise ConfigError(f"threads={self.threads} cannot be started: {error}") from error
         self._core: _native.Program | None = core

@@ -51,6 +51,7 @@ class ExecutorOptions:
     max_rows: int = 512  # most tokens of one step
     max_sequences: int = 64  # most sequences of one step, and of logits rows
     threads: int = 0  # 0: one per core that this process may use
+    pin_threads: bool = False  # tie all but the caller's to a core each, the first core being left to the caller
 
 
 class Executor(Protocol):

@@ -62,6 +62,7 @@ class ServeOptions:
     seed: int | None = option(None, "makes requests without a seed repeatable; default: they differ", metavar="SEED")
     executor: str = option("native", "what computes", choices=("native", "reference", "null"))
     threads: NotNegative = option(0, "compute threads; 0: one per core", metavar="N")
+    pin_threads: bool = option(False, "tie each compute thread to a core of its own; slower beside other busy programs")
     overlap: bool = option(True, "send and receive while a step runs; off: the plain loop")
     offline: bool = option(False, "open no socket to fetch the model")
 
