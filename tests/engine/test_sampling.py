@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trimaran import _native
+from trimaran.base import sampling as sampling_params
 from trimaran.base.errors import RequestError
 from trimaran.base.formats import CacheGroup, WeightFormat
 from trimaran.base.messages import Token
@@ -239,3 +240,18 @@ def test_options_that_do_not_fit_the_vocabulary_are_refused():
             sampling.sampler(SamplingParams(**params), prompt=PROMPT, stops=STOPS, key=0)
     with pytest.raises(RequestError, match="min_tokens"):
         sampling.sampler(SamplingParams(min_tokens=1), prompt=PROMPT, stops=frozenset(range(20)), key=0)
+
+
+RANGES = [(name, bound) for name, *bounds in sampling_params._RANGES if name != "n" for bound in bounds]
+
+
+@pytest.mark.parametrize(("name", "bound"), RANGES)
+def test_an_option_at_the_end_of_its_range_is_taken(name, bound):
+    """What the server lets in must not be what ends the engine."""
+    row = row_of("normal", 600, 0)
+    params = SamplingParams(**{"temperature": 1.0, "max_tokens": None, "seed": 1, name: bound})
+    theirs = Sampler(params, prompt=PROMPT, stops=STOPS, key=params.seed or 0).pick(row, 3)
+    sampling, outputs = native(row[None], _native.usable_isas()[0])
+    sampler = sampling.sampler(params, prompt=PROMPT, stops=STOPS, key=params.seed or 0)
+    if sampler is not None:
+        assert sampling.tokens(outputs, [(sampler, 3)]) == [theirs]

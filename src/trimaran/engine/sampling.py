@@ -104,7 +104,7 @@ class _NativePicker:
             repetition=params.repetition_penalty,
             presence=params.presence_penalty,
             frequency=params.frequency_penalty,
-            first_stop=len(prompt) + params.min_tokens,
+            first_stop=min(len(prompt) + params.min_tokens, 2**63 - 1),
             stops=sorted(stops),
             bias_ids=list(params.logit_bias),
             bias=[float(bias) for bias in params.logit_bias.values()],
