@@ -23,7 +23,7 @@ from trimaran.checkpoint import open_checkpoint
 from trimaran.checkpoint.sources import resolve
 
 ROOT = Path(__file__).resolve().parent.parent
-HEADER = "config    text     tokens    mean KL    max KL    full KL    top-1   golden     ours   ratio"
+HEADER = "config        text     tokens    mean KL    max KL    full KL    top-1   golden     ours   ratio"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -71,17 +71,17 @@ def show(result: Result) -> None:
         print(line(result.configuration.name, each))
     if margins := [margin for _, margin in result.mean.disagreements]:
         print(
-            f"{'':10}other arg-max at {len(margins)}, where golden's first two are up to {max(margins):.4f} nats apart"
+            f"{'':14}other arg-max at {len(margins)}, where golden's first two are up to {max(margins):.4f} nats apart"
         )
     for miss in result.misses():
-        print(f"{'':10}MISSED: {miss}")
+        print(f"{'':14}MISSED: {miss}")
     sys.stdout.flush()
 
 
 def line(configuration: str, score: Score) -> str:
     full = "-" if score.full_kl is None else f"{score.full_kl:.2e}"
     return (
-        f"{configuration:10}{score.name:8}{score.tokens:7}{score.mean_kl:11.2e}{score.max_kl:10.1e}{full:>11}"
+        f"{configuration:14}{score.name:8}{score.tokens:7}{score.mean_kl:11.2e}{score.max_kl:10.1e}{full:>11}"
         f"{score.agreement:9.2%}{score.golden_perplexity:9.3f}{score.perplexity:9.3f}{score.perplexity_ratio:8.4f}"
     )
 
