@@ -40,6 +40,7 @@ int add_matrix(Program& p, const std::string& format, int n, int k, const Array<
                const OptionalArray<uint16_t, 2>& scale, const OptionalArray<uint16_t, 2>& minimum, bool paired,
                bool head) {
   const WeightFormat f = weight_format(format);
+  if (head && f != WeightFormat::kInt8) throw std::invalid_argument("an output head in two planes is int8");
   const size_t row_bytes = size_t(k) * group_bytes(f) / kGroup - (is_quantised(f) ? k / kGroup * (minimum ? 4 : 2) : 0);
   const auto terms_fit = [&](const OptionalArray<uint16_t, 2>& a, bool needed) {
     return a.has_value() == needed && (!needed || (a->shape(0) == size_t(n) && a->shape(1) == size_t(k / kGroup)));
@@ -96,6 +97,10 @@ void construct_sampler(Sampler* self, bool greedy, float sharpness, int top_k, d
                        float repetition, float presence, float frequency, int64_t first_stop,
                        std::vector<int32_t> stops, std::vector<int32_t> bias_ids, std::vector<float> bias, int logprobs,
                        uint64_t key, const std::vector<int32_t>& prompt) {
+  if (bias.size() != bias_ids.size()) throw std::invalid_argument("bias and bias_ids must be as many");
+  if (!(sharpness >= 0 && sharpness <= 1e30f && top_p > 0 && min_p >= 0 && min_p <= 1)) {
+    throw std::invalid_argument("sharpness, top_p or min_p is out of range");  // no token would have a weight
+  }
   new (self) Sampler({greedy, sharpness, top_k, top_p, min_p, repetition, presence, frequency, first_stop,
                       std::move(stops), std::move(bias_ids), std::move(bias), logprobs, key},
                      prompt);
@@ -111,6 +116,7 @@ nb::list choose(Program& p, const std::vector<Sampler*>& samplers, const std::ve
   for (size_t i = 0; i < rows.size(); i++) {
     if (rows[i] < 0 || rows[i] >= p.options().limits.max_sequences) throw std::invalid_argument("a row out of range");
     if (!samplers[i]) throw std::invalid_argument("a sampler that is None");
+    if (!samplers[i]->fits(p.options().limits.vocab)) throw std::invalid_argument("a sampler with ids out of range");
     asked.push_back({samplers[i], rows[i], positions[i]});
   }
   std::vector<Choice> choices;

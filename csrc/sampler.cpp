@@ -44,7 +44,12 @@ void History::add(int32_t token) {
 Sampler::Sampler(SamplerOptions o, const std::vector<int32_t>& prompt)
     : options(std::move(o)),
       penalises(options.repetition != 1 || options.presence != 0 || options.frequency != 0),
-      history(penalises ? prompt : std::vector<int32_t>()) {}
+      history(penalises ? prompt : std::vector<int32_t>()) {
+  const auto note = [this](int32_t id) { least_id_ = std::min(least_id_, id), most_id_ = std::max(most_id_, id); };
+  for (int32_t id : options.stops) note(id);
+  for (int32_t id : options.bias_ids) note(id);
+  for (const History::Entry& e : history.entries()) note(e.token);
+}
 
 // ---- a row
 // -----------------------------------------------------------------------------------------------------------

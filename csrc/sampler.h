@@ -48,9 +48,15 @@ class Sampler {
   // The prompt is only read when a penalty looks at the tokens so far.
   Sampler(SamplerOptions options, const std::vector<int32_t>& prompt);
 
+  // Whether all ids that it was given are of a vocabulary.
+  bool fits(int vocab) const { return least_id_ >= 0 && most_id_ < vocab; }
+
   const SamplerOptions options;
   const bool penalises;
   History history;
+
+ private:
+  int32_t least_id_ = 0, most_id_ = 0;
 };
 
 struct Likely {

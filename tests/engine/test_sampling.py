@@ -255,3 +255,36 @@ def test_an_option_at_the_end_of_its_range_is_taken(name, bound):
     sampler = sampling.sampler(params, prompt=PROMPT, stops=STOPS, key=params.seed or 0)
     if sampler is not None:
         assert sampling.tokens(outputs, [(sampler, 3)]) == [theirs]
+
+
+def native_sampler(**changed: Any) -> _native.Sampler:
+    options: dict[str, Any] = {"greedy": False, "sharpness": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+    options |= {"repetition": 1.0, "presence": 0.0, "frequency": 0.0, "first_stop": 0, "stops": []}
+    options |= {"bias_ids": [], "bias": [], "logprobs": -1, "key": 0, "prompt": []}
+    return _native.Sampler(**options | changed)
+
+
+@pytest.mark.parametrize(
+    "changed", [{"bias_ids": [1]}, {"top_p": 0.0}, {"min_p": 1.5}, {"min_p": np.nan}, {"sharpness": np.inf}]
+)
+def test_the_core_makes_no_sampler_that_could_not_draw(changed: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"bias|range"):
+        native_sampler(**changed)
+
+
+@pytest.mark.parametrize("token", [-1, 100])
+@pytest.mark.parametrize("where", ["stops", "bias_ids", "prompt"])
+def test_the_core_touches_no_logit_outside_the_row(where: str, token: int) -> None:
+    native(np.stack([row_of("normal", 100, 0)]), _native.usable_isas()[0])
+    runner = executor(100, _native.usable_isas()[0], 1)
+    bad = native_sampler(**{where: [token], "bias": [1.0] * (where == "bias_ids"), "presence": 1.0})
+    with pytest.raises(ValueError, match="ids out of range"):
+        runner.choose([bad], [0], [5])
+
+
+def test_an_end_that_the_model_cannot_say_is_no_stop():
+    rows = np.stack([row_of("normal", 100, 0)])
+    sampling, outputs = native(rows, _native.usable_isas()[0])
+    params = SamplingParams(min_tokens=2, seed=1)
+    bare, beyond = (sampling.sampler(params, prompt=PROMPT, stops=stops, key=1) for stops in (STOPS, STOPS | {100}))
+    assert sampling.tokens(outputs, [(bare, 3)]) == sampling.tokens(outputs, [(beyond, 3)])

@@ -50,6 +50,7 @@ class Sampling:
             raise RequestError("min_tokens forbids every token: all of them are stop tokens", param="min_tokens")
         if params.plain_greedy:
             return None
+        stops = frozenset(token for token in stops if token < self._vocab)  # a model may name ends that it cannot say
         return self._picker.sampler(params, prompt=prompt, stops=stops, key=key % 2**64)
 
     def tokens(self, outputs: StepOutputs, asked: Sequence[tuple[Any | None, int]]) -> list[Token | None]:
