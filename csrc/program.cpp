@@ -15,9 +15,9 @@ namespace trimaran {
 Program::Program(const ProgramOptions& options)
     : options_(options),
       kernels_(find_kernels(options.isa)),
-      team_(options.threads),
       weights_(options.weight_bytes),
-      greedy_(options.limits.max_sequences) {}
+      greedy_(options.limits.max_sequences),
+      team_(options.threads) {}
 
 int Program::add_buffer(int width, bool logits_rows) {
   buffers_.push_back({width, round_up(width, kStrip), logits_rows, nullptr});
@@ -146,7 +146,12 @@ void Program::finish() {
 
 // ---- running -----------------------------------------------------------------------------------------------------
 
+void Program::check_running(bool running) const {
+  if (running_ != running) throw std::logic_error(running ? "no step is running" : "a step is running");
+}
+
 void Program::begin(const StepArrays& arrays, bool want_logits) {
+  check_running(false);
   step_.load(arrays, options_.limits);
   want_logits_ = want_logits;
   for (AttentionPlan& plan : plans_) plan.cut(step_);
@@ -154,16 +159,19 @@ void Program::begin(const StepArrays& arrays, bool want_logits) {
     w.has_best = false;
     std::fill(w.lower.begin(), w.lower.end(), -std::numeric_limits<float>::infinity());
   }
+  running_ = true;
   if (op_seconds_.empty()) team_.begin(walk_);
 }
 
 void Program::finish_step() {
+  check_running(true);
   if (op_seconds_.empty()) {
     team_.finish();
   } else {  // ops are timed on member 0, which must see them from the first
     team_.run(walk_);
   }
   collect_greedy();
+  running_ = false;
 }
 
 void Program::walk(Team::Member& m) {
@@ -180,6 +188,7 @@ void Program::walk(Team::Member& m) {
 }
 
 void Program::choose(const std::vector<Asked>& asked, std::vector<Choice>& choices) {
+  check_running(false);
   choices.resize(asked.size());
   while (int(row_samplers_.size()) < team_.size()) row_samplers_.emplace_back(kernels_, options_.limits.vocab);
   team_.run([&](Team::Member& m) {
@@ -191,6 +200,7 @@ void Program::choose(const std::vector<Asked>& asked, std::vector<Choice>& choic
 }
 
 const std::vector<double>& Program::profile() {
+  check_running(false);
   op_seconds_.resize(ops_.size());
   return op_seconds_;
 }

@@ -84,7 +84,7 @@ class Program {
 
   // One step in two halves. begin() checks the inputs and sets the team to work; it throws std::invalid_argument on
   // values out of range, and nothing has begun then. finish_step() joins in and returns when the step is done. The
-  // arrays must not change in between.
+  // arrays must not change in between, and nothing else may be called: std::logic_error.
   void begin(const StepArrays& arrays, bool want_logits);
   void finish_step();
 
@@ -133,6 +133,7 @@ class Program {
   };
 
   void walk(Team::Member& m);
+  void check_running(bool running) const;
   int rows_of(int buffer) const { return buffers_[buffer].logits_rows ? step_.logits() : step_.rows(); }
   float* row_of(int buffer, int row) const { return buffers_[buffer].data + size_t(row) * buffers_[buffer].stride; }
   // Sharing out a linear layer's strips: how many make a ticket.
@@ -161,7 +162,6 @@ class Program {
 
   ProgramOptions options_;
   const Kernels& kernels_;
-  Team team_;
   std::vector<Buffer> buffers_;
   std::vector<Matrix> matrices_;
   std::vector<const float*> vectors_;
@@ -178,7 +178,8 @@ class Program {
   std::vector<double> op_seconds_;        // of the last step; empty: ops are not timed
   Step step_;
   Walk walk_{this};
-  bool want_logits_ = false;
+  bool want_logits_ = false, running_ = false;
+  Team team_;  // last: its threads may be in a step that was started, and end before what they read does
 };
 
 }  // namespace trimaran

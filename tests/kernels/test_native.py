@@ -1,6 +1,8 @@
 """The native executor as a whole: against the reference, in every format, and the same bits however steps are cut."""
 
 import os
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -287,3 +289,39 @@ def test_threads_are_not_pinned_unless_asked():
     runner = executor()
     assert [os.sched_getaffinity(thread) for thread in threads_of_this_process() - before] == [cores]
     runner.close()
+
+
+LEAVE_A_STEP = """
+from tests.kernels.test_native import PAGES, PROMPT, Rows, executor, step
+for _ in range(8):
+    runner = executor()
+    runner.start(step(Rows(PROMPT, 0, PAGES)))
+    del runner  # nobody closed it
+    core = executor()._core
+    held = step(Rows(PROMPT, 0, PAGES))
+    arrays = (held.tokens, held.starts, held.contexts, held.slots, held.page_table, held.logits_rows)
+    core.begin(*arrays, False)
+    del core
+"""
+
+
+def test_a_step_that_nobody_finishes_ends_before_its_memory_goes() -> None:
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", LEAVE_A_STEP], cwd=root, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_nothing_else_may_be_done_while_a_step_runs() -> None:
+    runner = executor()
+    core = runner._core
+    assert core is not None
+    with pytest.raises(RuntimeError, match="no step is running"):
+        core.finish_step()
+    held = step(Rows(PROMPT, 0, PAGES))
+    arrays = (held.tokens, held.starts, held.contexts, held.slots, held.page_table, held.logits_rows)
+    core.begin(*arrays, True)
+    for forbidden in (lambda: core.begin(*arrays, True), lambda: core.choose([], [], []), core.profile):
+        with pytest.raises(RuntimeError, match="a step is running"):
+            forbidden()
+    core.finish_step()
+    assert core.choose([], [], []) == []

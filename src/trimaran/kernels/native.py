@@ -51,6 +51,7 @@ class NativeExecutor:
     """
 
     name = "native"
+    _started: StepInputs | None = None
 
     def __init__(self, program: Program, weights: Mapping[str, Weight], options: ExecutorOptions) -> None:
         check_options(options)
@@ -69,7 +70,6 @@ class NativeExecutor:
         except RuntimeError as error:  # what C++ says when the system starts no more threads
             raise ConfigError(f"threads={self.threads} cannot be started: {error}") from error
         self._core: _native.Program | None = core
-        self._started: StepInputs | None = None
         self.weight_bytes = self._core.weight_bytes
         self.kv_bytes = self._core.kv_bytes
         self._greedy = self._core.greedy_view()
@@ -120,6 +120,10 @@ class NativeExecutor:
         self._core = None
         self._greedy = np.zeros(0, np.int32)
         self._logits = np.zeros((0, 0), np.float32)
+
+    def __del__(self) -> None:
+        if self._started is not None and self._core is not None:
+            self._core.finish_step()  # the team reads the arrays of the step, which are about to go
 
 
 def choose_isa(environ: Mapping[str, str]) -> str:
