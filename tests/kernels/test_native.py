@@ -325,3 +325,24 @@ def test_nothing_else_may_be_done_while_a_step_runs() -> None:
             forbidden()
     core.finish_step()
     assert core.choose([], [], []) == []
+
+
+TOO_MANY_THREADS = """
+import resource
+from dataclasses import replace
+from trimaran.base.errors import ConfigError
+from tests.kernels.test_native import OPTIONS, executor
+pages = int(open("/proc/self/statm").read().split()[0])
+limit = pages * resource.getpagesize() + (1 << 30)  # address space for the stacks of a few more
+resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+try:
+    executor(options=replace(OPTIONS, threads=10**6))
+except ConfigError as error:
+    print(error)
+"""
+
+
+def test_more_threads_than_the_system_has_are_a_configuration_error() -> None:
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", TOO_MANY_THREADS], cwd=root, capture_output=True, text=True)
+    assert "threads=1000000 cannot be started" in done.stdout, done.stderr[-2000:]

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from trimaran import _native
-from trimaran.base.errors import ConfigError
 from trimaran.base.formats import WeightFormat
 from trimaran.kernels.native import NativeExecutor
 from trimaran.kernels.program import Program
@@ -73,8 +72,3 @@ def test_a_damaged_scale_is_seen_in_the_logits(name: str, value: float) -> None:
     damaged = {**weights, name: replace(weights[name], scale=scale)}
     out = NativeExecutor(program(), damaged, OPTIONS).run(step(Rows([1, 2, 3], 0, [4])))
     assert out.greedy.tolist() == [-1] * 3
-
-
-def test_more_threads_than_the_system_has_are_a_configuration_error() -> None:
-    with pytest.raises(ConfigError, match="threads"):
-        NativeExecutor(program(), random_weights(program()), replace(OPTIONS, threads=10**6))
