@@ -14,6 +14,7 @@ from trimaran.base.errors import RequestError
 from trimaran.base.formats import CacheGroup, WeightFormat
 from trimaran.base.messages import Token
 from trimaran.base.sampling import SamplingParams
+from trimaran.engine.filters import LOG2E
 from trimaran.engine.sampler import Sampler
 from trimaran.engine.sampling import Sampling
 from trimaran.kernels.native import NativeExecutor
@@ -184,6 +185,13 @@ def test_the_row_s_first_entry_is_not_seen_in_its_last_block(isa, vocab):
     row[0] = 1.1
     for key in range(10):
         assert_same(SamplingParams(temperature=0.7, top_k=2), row[np.newaxis], key, isa)
+
+
+def test_the_nucleus_ends_where_its_mass_is_just_reached():
+    """Weights 1, 1/2, 1/4, 1/4: the first is half of them."""
+    row = np.array([-2, -1, 0, -2], np.float32)
+    for key in range(20):
+        assert_same(SamplingParams(temperature=LOG2E, top_p=0.5), row[np.newaxis], key, _native.usable_isas()[0])
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])

@@ -140,14 +140,16 @@ def test_the_size_and_place_of_pages_do_not_matter(isa: str, page_size: int) -> 
 
 
 @pytest.mark.parametrize("kv_format", list(KVFormat))
-def test_what_a_page_held_before_does_not_matter(isa: str, kv_format: KVFormat) -> None:
-    """Pages are full of infinities and NaNs that an earlier sequence left; only visible tokens may be read."""
+@pytest.mark.parametrize("value", [np.inf, 3e38])
+def test_what_a_page_held_before_does_not_matter(isa: str, kv_format: KVFormat, value: float) -> None:
+    """Pages are full of infinities and NaNs that an earlier sequence left, or of a number with a giant scale; only
+    visible tokens may be read."""
     shape, text = (9, 3, 64, 64), tokens(21)
     options = replace(OPTIONS, kv_format=kv_format)
     clean = attend(native(shape, options), Part(text, 0, [4, 5]))
     made, weights = attention(*shape)
     poison = np.array(weights["x"].data)
-    poison[20:] = np.inf
+    poison[20:] = value
     executor = NativeExecutor(made, named([fp32("x", poison)]), options)
     attend(executor, Part([30] * 32, 0, [4, 5]))
     assert attend(executor, Part(text, 0, [4, 5])).tobytes() == clean.tobytes()

@@ -107,6 +107,38 @@ def test_the_greedy_choice_is_that_of_all_logits(kind: str) -> None:
             assert greedy.tolist() == everything.greedy[first : first + count].tolist(), (count, first)
 
 
+@pytest.mark.parametrize("deviations", [4, 30])
+def test_low_nibbles_that_conspire_do_not_hide_the_largest_logit(deviations: float) -> None:
+    """Two columns whose low nibbles err in opposite directions: by less than the scan allows for, or not random."""
+    rng = np.random.default_rng(5)
+    x = rng.integers(-126, 127, K)
+    x[::32] = 127  # integers are activations already
+    deviation = np.sqrt(21.25 * (x * x).sum())
+
+    def error(low: np.ndarray) -> float:
+        return float((low - 7.5) @ x / deviation)
+
+    order, low = rng.permutation(K), rng.integers(0, 16, K)
+    best, rival = low.copy(), low.copy()
+    for nibbles, sign in ((best, 1), (rival, -1)):
+        for i in order:  # one by one as they should not be
+            if abs(error(nibbles)) > deviations:
+                break
+            wide = 8 if deviations > 4 else abs(low[i] - 8)
+            nibbles[i] = np.clip(8 + sign * np.sign(x[i]) * wide, 0, 15)
+    q = rng.integers(-127, 128, (192, K))
+    q *= -np.sign(q @ x)[:, np.newaxis]  # logits of all others are below zero
+    high = np.where(rng.random(K) < 0.5, 8, np.where(x > 0, 12, 4))
+    q[170], q[5] = 16 * (high - 8) + best, 16 * (high - 8) + rival
+    for i in order:  # the rival's high nibbles nearly make up for it
+        if (q[170] - q[5]) @ x > 16 * abs(x[i]):
+            q[5, i] += 16 * np.sign(x[i])
+    assert 0 < (q[170] - q[5]) @ x < deviation / 8
+    assert error(best) > deviations > -deviations > error(rival)
+    executor = NativeExecutor(*head(integers(q), x[np.newaxis].astype(np.float32)), replace(OPTIONS, threads=1))
+    assert executor.run(rows_step([0], want_logits=False)).greedy.tolist() == [170]
+
+
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_row_is_chosen_alike_by_any_number_of_threads(threads: int) -> None:
     w, x = int8(random_values()), inputs()
