@@ -51,6 +51,9 @@ struct Int8Pages {
     int t = 0;
     for (; t + kAtOnce <= b.tiles; t += kAtOnce) score<R, kAtOnce>(b, t, q, terms, d, scratch.scores);
     for (; t < b.tiles; t++) score<R, 1>(b, t, q, terms, d, scratch.scores);
+    for (; t < b.next_tiles; t++) {  // a block after a shorter one
+      for (int i = 0; i < kv_token_bytes(KvFormat::kInt8, d) * kTileTokens; i += 64) prefetch(b.next[t] + i);
+    }
     float step[R];
     softmax<R>(b, d, scratch.scores, scratch.weights, step, out);
     int i = 0;
