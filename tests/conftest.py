@@ -1,5 +1,6 @@
 """Fixtures that several test packages share."""
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,10 @@ from hypothesis import HealthCheck, settings
 # A busy machine is no failure: neither the time of one example nor that of making them is tested.
 settings.register_profile("trimaran", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("trimaran")
+
+# A shell starts jobs in the background deaf to Ctrl-C, and what tests start would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
