@@ -7,10 +7,10 @@ what they cost is what the share of the floor shows.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from trimaran.base.formats import GROUP, ActivationFormat, KVFormat
+from trimaran.base.formats import ActivationFormat, KVFormat
 from trimaran.bench.machine import Machine
 from trimaran.kernels.program import Attention, Linear, Program
-from trimaran.kernels.weights import Weight
+from trimaran.kernels.weights import Weight, least_bytes
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Cost:
 class Work:
     """What a model does per row, counted once from its program."""
 
-    weight_bytes: int  # read once a step
+    weight_bytes: int  # read once a step that chooses greedily
     kv_bytes: int  # of one token
     int8_ops: int  # of every row
     fp32_ops: int
@@ -68,9 +68,9 @@ def count_work(
     for op in linears:
         int8 = weights[op.weight].fmt.quantised and activations is ActivationFormat.INT8
         ops[int8, op.x.logits_rows] += 2 * op.x.width * op.out.width
-    matrices = {op.weight for op in linears}
+    heads = {op.weight: op.x.logits_rows and activations is ActivationFormat.INT8 for op in linears}
     return Work(
-        weight_bytes=sum(matrix_bytes(weights[name]) for name in matrices),
+        weight_bytes=sum(least_bytes(weights[name], head=head) for name, head in heads.items()),
         kv_bytes=program.cache.page_bytes(kv_format, 1),
         int8_ops=ops[True, False],
         fp32_ops=ops[False, False],
@@ -79,9 +79,3 @@ def count_work(
         pair_ops=sum(4 * op.heads * op.head_dim for op in program.ops if isinstance(op, Attention)),
         pair_int8=kv_format is KVFormat.INT8,
     )
-
-
-def matrix_bytes(weight: Weight) -> int:
-    """Bytes of a matrix in its format, scales included."""
-    rows, cols = weight.shape
-    return rows * cols // GROUP * weight.fmt.group_bytes

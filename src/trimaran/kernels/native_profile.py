@@ -21,7 +21,7 @@ from trimaran.kernels.bounds import Bounds
 from trimaran.kernels.native_lowering import FusedLinear, Lowered, lower
 from trimaran.kernels.program import Add, Attention, Embed, Linear, Logits, Program, RmsNorm, SwiGLU, TakeRows
 from trimaran.kernels.step import ExecutorOptions, StepInputs
-from trimaran.kernels.weights import Weight
+from trimaran.kernels.weights import Weight, least_bytes
 
 Float64 = npt.NDArray[np.float64]
 
@@ -159,13 +159,15 @@ class Profile:
 def _cost(op: Lowered, weights: Mapping[str, Weight], options: ExecutorOptions) -> _Cost:
     match op:
         case FusedLinear():
-            outputs, inputs = weights[op.weight].shape
+            weight = weights[op.weight]
+            outputs, inputs = weight.shape
+            int8 = weight.fmt.quantised and options.activations is ActivationFormat.INT8
             return _Cost(
                 op.weight.rpartition(".")[2],
                 op.gather or op.x.logits_rows,
-                bytes_of_call=outputs * _bytes_of_row(weights[op.weight]),
+                bytes_of_call=least_bytes(weight, head=int8 and op.epilogue == "logits"),
                 ops_of_row=2 * outputs * inputs,
-                int8=weights[op.weight].fmt.quantised and options.activations is ActivationFormat.INT8,
+                int8=int8,
             )
         case Embed():
             return _Cost("embed", bytes_of_row=_bytes_of_row(weights[op.weight]))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from trimaran.base.formats import WeightFormat
+from trimaran.base.formats import GROUP, WeightFormat
 
 
 @dataclass(frozen=True)
@@ -30,3 +30,13 @@ class Weight:
     data: npt.NDArray[np.generic]
     scale: npt.NDArray[np.float16] | None = None
     minimum: npt.NDArray[np.float16] | None = None
+
+
+def least_bytes(weight: Weight, *, head: bool) -> int:
+    """Bytes that a step must read of a matrix, scales included.
+
+    Of an int8 matrix that makes logits (``head``) the high halves of its bytes are enough for a greedy choice.
+    """
+    rows, cols = weight.shape
+    low = rows * cols // 2 if head and weight.fmt is WeightFormat.INT8 else 0
+    return rows * cols // GROUP * weight.fmt.group_bytes - low
