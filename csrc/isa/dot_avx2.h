@@ -69,16 +69,12 @@ TRIMARAN_INLINE void dot4(I16& acc, const WeightQuad& w, Bytes v) {
   dot_half(acc.hi, w.high, v.hi);
 }
 
-template <class Weights>
-struct Sum {
-  I16 acc;
-  TRIMARAN_INLINE void begin(I16 start) {
-    acc = start;
-    keep_apart(acc);
-  }
-  TRIMARAN_INLINE void add(const Weights& w, Quad x) { dot4(acc, w, x); }
-  TRIMARAN_INLINE I16 end(I16) const { return acc; }
-};
+}  // namespace trimaran::TRIMARAN_ISA
+
+#include "isa/sum.h"
+
+namespace trimaran::TRIMARAN_ISA {
+
 // A group of 32 has eight pairs for each 16-bit lane: at most 8 * 2 * 15 * 127 < 2^15, so they are widened at its end.
 template <>
 struct Sum<Small> {

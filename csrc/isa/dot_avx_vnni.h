@@ -33,15 +33,6 @@ TRIMARAN_INLINE void dot4(I16& acc, const WeightQuad& w, Bytes v) {
   asm volatile("%{vex%} vpdpbusd %2, %1, %0" : "+x"(acc.hi) : "x"(w.w), "x"(v.hi));
 }
 
-template <class Weights>
-struct Sum {
-  I16 acc;
-  TRIMARAN_INLINE void begin(I16 start) {
-    acc = start;
-    keep_apart(acc);
-  }
-  TRIMARAN_INLINE void add(const Weights& w, Quad x) { dot4(acc, w, x); }
-  TRIMARAN_INLINE I16 end(I16) const { return acc; }
-};
-
 }  // namespace trimaran::TRIMARAN_ISA
+
+#include "isa/sum.h"

@@ -176,18 +176,8 @@ TRIMARAN_INLINE void dot4(I16& acc, const WeightQuad& w, Bytes v) {
   asm volatile("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(w.w), "v"(v));
 }
 
-// A vector of dot products in the making: end(start) after begin(start) and add()s is start + all that was added.
-template <class Weights>
-struct Sum {
-  I16 acc;
-  TRIMARAN_INLINE void begin(I16 start) {
-    acc = start;
-    keep_apart(acc);
-  }
-  TRIMARAN_INLINE void add(const Weights& w, Quad x) { dot4(acc, w, x); }
-  TRIMARAN_INLINE I16 end(I16) const { return acc; }
-};
-
 TRIMARAN_INLINE void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
 
 }  // namespace trimaran::avx512
+
+#include "isa/sum.h"
