@@ -17,7 +17,7 @@ from trimaran.base.errors import TrimaranError
 from trimaran.bench.cases import EndToEnd
 from trimaran.bench.machine import usable_cores
 from trimaran.bench.over_http import OwnServer
-from trimaran.bench.peer_process import PeerOptions
+from trimaran.bench.peer_process import PeerOptions, PeerProcess
 from trimaran.bench.peers import openvino
 from trimaran.bench.processes import peak_resident_bytes
 from trimaran.checkpoint.sources import resolve
@@ -62,11 +62,7 @@ def start_ours(model: str, flags: list[str], vocab: int) -> Start:
     began = time.perf_counter()
     server = OwnServer(model, ["--max-num-seqs", str(CASE.sequences), *flags], vocab)
     seconds = time.perf_counter() - began
-    try:
-        server.measure(CASE)
-        peaks = peak_resident_bytes(server.pid)
-    finally:
-        server.close()
+    peaks = peaks_under_load(server)
     return Start(seconds, engine=sum(peaks[1:]), server=sum(peaks[:1]))
 
 
@@ -77,12 +73,16 @@ def start_openvino(model: str, threads: int, folder: Path) -> Start:
     began = time.perf_counter()
     peer = openvino(options, folder)
     seconds = time.perf_counter() - began
+    return Start(seconds, engine=sum(peaks_under_load(peer)), server=0)
+
+
+def peaks_under_load(subject: OwnServer | PeerProcess) -> list[int]:
+    """The peak bytes of the subject's processes after the load, its own first; ends the subject."""
     try:
-        peer.measure(CASE)
-        peaks = peak_resident_bytes(peer.pid)
+        subject.measure(CASE)
+        return peak_resident_bytes(subject.pid)
     finally:
-        peer.close()
-    return Start(seconds, engine=sum(peaks), server=0)
+        subject.close()
 
 
 def row(name: str, starts: list[Start]) -> str:
