@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.kernels.single_op import rows_step
 
 from trimaran import _native
 from trimaran.base import sampling as sampling_params
@@ -20,7 +21,7 @@ from trimaran.engine.sampling import Sampling
 from trimaran.kernels.native import NativeExecutor
 from trimaran.kernels.null import NullExecutor, NullModel
 from trimaran.kernels.program import Buffer, Embed, Linear, Logits, Program, TakeRows, WeightSpec
-from trimaran.kernels.step import ExecutorOptions, StepInputs, StepOutputs
+from trimaran.kernels.step import ExecutorOptions, StepOutputs
 from trimaran.kernels.weights import Weight
 
 PROMPT = [1, 2, 2]
@@ -64,17 +65,7 @@ def executor(vocab: int, isa: str, threads: int) -> NativeExecutor:
 def native(rows: np.ndarray, isa: str, threads: int = 1) -> tuple[Sampling, StepOutputs]:
     """A sampling and the outputs of a step whose logits were ``rows``."""
     runner = executor(rows.shape[1], isa, threads)
-    count = len(rows)
-    step = StepInputs(
-        tokens=np.zeros(count, np.int32),
-        starts=np.arange(count + 1, dtype=np.int32),
-        contexts=np.zeros(count, np.int32),
-        slots=np.arange(count, dtype=np.int32),
-        page_table=np.zeros((count, 1), np.int32),
-        logits_rows=np.arange(count, dtype=np.int32),
-        want_logits=True,
-    )
-    outputs = runner.run(step)
+    outputs = runner.run(rows_step([0] * len(rows)))
     assert outputs.logits is not None
     outputs.logits[:] = rows
     return Sampling(runner, rows.shape[1]), StepOutputs(rows.argmax(-1).astype(np.int32), outputs.logits)
