@@ -97,7 +97,7 @@ def make(*, overlap: bool, pages: int, seqs: int, rows: int) -> Engine:
                     outputs.logits[row, 0] = np.nan
         return outputs
 
-    executor.start, executor.finish = checked_start, checked_finish  # type: ignore[method-assign]
+    executor.start, executor.finish = checked_start, checked_finish  # type: ignore[method-assign]  # on this one
     return engine
 
 
@@ -180,7 +180,7 @@ def test_what_a_step_raises_reaches_the_caller(overlap):
     def broken() -> StepOutputs:
         raise MemoryError
 
-    engine._executor.finish = broken  # type: ignore[method-assign]
+    engine._executor.finish = broken  # type: ignore[method-assign]  # on this one
     engine.submit(Submit("a", [1], greedy(8)))
     with pytest.raises(MemoryError):
         run(engine)

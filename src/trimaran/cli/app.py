@@ -30,10 +30,10 @@ COMMANDS = {  # name: (what runs it, one line for --help)
 class CommandGroup(TyperGroup):
     """Knows its commands by name and imports one when it is called; turns errors into exit codes."""
 
-    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002, as in the base class
         return list(COMMANDS)
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002, as in the base class
         if cmd_name not in COMMANDS:
             return None
         module, _, attribute = COMMANDS[cmd_name][0].partition(":")
@@ -57,7 +57,7 @@ class CommandGroup(TyperGroup):
                     ctx.fail(f"no such option: {flag}; {INSTEAD[flag]}")
         return super().resolve_command(ctx, args)
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002, as in the base class
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
