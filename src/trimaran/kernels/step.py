@@ -1,5 +1,6 @@
 """One step as plain arrays, and the contract of everything that runs one."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -90,13 +91,14 @@ class Executor(Protocol):
         ...
 
 
-class InOnePiece:
+class InOnePiece(ABC):
     """``start`` and ``finish`` for an executor that knows only ``run``: a step that was started runs in ``finish``."""
 
     _started: StepInputs | None = None
 
+    @abstractmethod
     def run(self, step: StepInputs) -> StepOutputs:
-        raise NotImplementedError
+        """See ``Executor.run``."""
 
     def start(self, step: StepInputs) -> None:
         assert self._started is None, "a step is running"
