@@ -1,0 +1,63 @@
+"""The tiny checkpoints of every family: their files, and the logits that transformers computes from them.
+
+``tests/data/families/NAME/`` holds ``config.json`` as the vendor's hub spells it, ``tensors.json`` (names, types and
+shapes as on the hub; see ``random_values.py`` for the values) and ``golden.npz``:
+
+================  ==============================  ==================================================================
+``tokens``        int32 ``[N]``                   the prompt
+``logits``        float32 ``[N, vocab]``          what follows each token
+``selected``      int32 ``[indexers, N, top-k]``  positions that sparse attention reads, ascending, then -1
+``next_logits``   float32 ``[N - 1, vocab]``      of the multi-token prediction layer: what follows token i + 1, from
+                                                  token i's state
+================  ==============================  ==================================================================
+
+The last two are there where the model has such a part. scripts/goldens_families.py writes all of it.
+"""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from .random_values import Array, TensorSpec, tensor
+
+FAMILIES = Path(__file__).resolve().parent.parent / "data" / "families"
+NAMES = tuple(sorted(folder.name for folder in FAMILIES.iterdir()))
+
+
+def tensor_specs(name: str) -> list[TensorSpec]:
+    """What ``tensors.json`` of model ``name`` lists."""
+    specs = []
+    for key, (dtype, shape, *rest) in json.loads((FAMILIES / name / "tensors.json").read_text("utf-8")).items():
+        if isinstance(rest[0], list):
+            specs.append(TensorSpec(key, dtype, tuple(shape), given=tuple(rest[0])))
+        else:
+            specs.append(TensorSpec(key, dtype, tuple(shape), *rest))
+    return specs
+
+
+def write_checkpoint(name: str, folder: Path) -> Path:
+    """Writes model ``name`` into ``folder``, which may exist: ``config.json`` and ``model.safetensors``."""
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_bytes((FAMILIES / name / "config.json").read_bytes())
+    write_safetensors(folder / "model.safetensors", ((spec, tensor(name, spec)) for spec in tensor_specs(name)))
+    return folder
+
+
+def write_safetensors(path: Path, tensors: Iterable[tuple[TensorSpec, Array]]) -> None:
+    """Writes a safetensors file."""
+    header, data = {}, bytearray()
+    for spec, values in tensors:
+        begin = len(data)
+        data += values.tobytes()
+        header[spec.name] = {"dtype": spec.dtype, "shape": spec.shape, "data_offsets": [begin, len(data)]}
+    head = json.dumps(header).encode()
+    head += b" " * (-len(head) % 8)
+    path.write_bytes(len(head).to_bytes(8, "little") + head + data)
+
+
+def golden(name: str) -> dict[str, np.ndarray]:
+    """The arrays of model ``name``'s ``golden.npz``."""
+    with np.load(FAMILIES / name / "golden.npz") as file:
+        return dict(file)
