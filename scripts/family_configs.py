@@ -1,7 +1,8 @@
 """Tiny models of every family in the spelling of their vendors' ``config.json``, with every odd feature turned up.
 
 What differs between families must show within a prompt of 43 tokens: windows of 5 and 19, top-k of 4, rope whose
-scaling begins at 16 or 32 positions, widths of heads that do not add up to the hidden size, expert groups.
+scaling begins at 16 or 32 positions, widths of heads that do not add up to the hidden size, expert groups, norms whose
+epsilon is no mere safeguard.
 """
 
 from typing import Any
@@ -16,7 +17,7 @@ SIZES: Config = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "max_position_embeddings": 256,
-    "rms_norm_eps": 1e-6,
+    "rms_norm_eps": 0.003,
     "hidden_act": "silu",
     "attention_dropout": 0.0,
     "initializer_range": 0.02,
@@ -78,7 +79,7 @@ GLM_DSA: Config = (
         "n_group": 1,
         "topk_group": 1,
         "routed_scaling_factor": 2.5,
-        "rms_norm_eps": 1e-5,
+        "rms_norm_eps": 0.01,
         "num_nextn_predict_layers": 1,
         "indexer_rope_interleave": True,
         "indexer_types": ["full", "full", "full", "shared", "shared", "shared", "full"],
@@ -96,7 +97,7 @@ KIMI_TEXT: Config = LATENT | {
     "n_group": 1,
     "topk_group": 1,
     "routed_scaling_factor": 2.827,
-    "rms_norm_eps": 1e-5,
+    "rms_norm_eps": 0.01,
     "aux_loss_alpha": 0.001,
     "seq_aux": True,
     "num_nextn_predict_layers": 0,
@@ -163,7 +164,7 @@ MINISTRAL: Config = SIZES | {
     "architectures": ["Ministral3ForCausalLM"],
     "model_type": "ministral3",
     "head_dim": 32,
-    "rms_norm_eps": 1e-5,
+    "rms_norm_eps": 0.01,
     "sliding_window": None,
     "rope_parameters": {
         "beta_fast": 4.0,
@@ -299,7 +300,7 @@ CONFIGS: dict[str, Config] = {
         "architectures": ["MistralForCausalLM"],
         "model_type": "mistral",
         "head_dim": 32,
-        "rms_norm_eps": 1e-5,
+        "rms_norm_eps": 0.01,
         "sliding_window": 5,
         "rope_theta": 1000000.0,
     },
@@ -353,7 +354,7 @@ CONFIGS: dict[str, Config] = {
         "topk_group": 1,
         "routed_scaling_factor": 2.5,
         "num_nextn_predict_layers": 1,
-        "rms_norm_eps": 1e-5,
+        "rms_norm_eps": 0.01,
         "rope_theta": 1000000,
         "rope_scaling": None,
         "eos_token_id": [2, 3, 4],
@@ -365,7 +366,7 @@ CONFIGS: dict[str, Config] = {
         "n_group": 1,
         "topk_group": 1,
         "routed_scaling_factor": 1.8,
-        "rms_norm_eps": 1e-5,
+        "rms_norm_eps": 0.01,
         "num_nextn_predict_layers": 1,
         "partial_rotary_factor": 1.0,
         "rope_theta": 1000000,
