@@ -1,12 +1,10 @@
-import re
-
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trimaran.text.control import ControlToken, ControlTokens
+from trimaran.text.written import joined, literal, written_by_template
 
 TEXTS = ["<a>", "a>b", "<|x|>", "<|x|>>", "ab<"]
-MARK = "\U0010fffd"
 
 
 def tokens(*texts, **strip):
@@ -36,32 +34,45 @@ def test_tokens_may_eat_the_space_beside_them():
     assert list(tokens("<a>", rstrip=True).split("<a>  <a>")) == [0, 0]
 
 
-def test_text_without_tokens_is_not_touched():
-    assert tokens(*TEXTS).broken_up("if a > b: <x>", MARK) == "if a > b: <x>"
+def test_text_without_tokens_holds_none():
+    assert not tokens(*TEXTS).may_begin_in("if a > b: x")
+    assert not tokens().may_begin_in("<a>")
 
 
-def test_overlapping_tokens_are_both_broken():
-    assert tokens("<a>", "a>b").broken_up("<a>b", MARK) == f"<{MARK}a{MARK}>b"
+def test_a_token_begun_at_the_end_is_noticed():
+    assert tokens("<|end|>").may_begin_in("x<|en")
+    assert tokens("<|end|>").may_begin_in("x<")
+    assert not tokens("<|end|>").may_begin_in("x<|em")
 
 
-def test_a_token_begun_at_the_end_is_broken():
-    assert tokens("<|end|>").broken_up("x<|en", MARK) == f"x<{MARK}|en"
-    assert tokens("<|end|>").broken_up("x<", MARK) == f"x<{MARK}"
+def test_tokens_that_overlap_are_all_found():
+    assert tokens("<a>", "a>b").starts_in("x<a>b") == [1, 2]
+
+
+def test_only_trusted_tokens_count():
+    control = tokens("<a>", "a>b", lstrip=True, rstrip=True)
+    assert list(control.split("<a> <a> <a>", ((3, 8),))) == ["<a>", 0, "<a>"]
+    assert list(control.split("<a><a>", ((1, 6),))) == ["<a>", 0]
+    assert list(control.split("<a>b", ((1, 4),))) == ["<", 1]  # what hides an untrusted token is found
+    assert list(control.split("<a>", ())) == ["<a>"]
+    assert list(control.split("<a>", ((0, 2), (2, 3)))) == [0]
 
 
 letters = st.text(alphabet="<|>abx", max_size=12)
 
 
-@given(st.lists(letters, max_size=6))
-def test_joined_pieces_of_a_user_hold_no_token(pieces):
+@given(st.lists(st.tuples(letters, st.booleans()), max_size=6))
+def test_tokens_come_from_trusted_text_only(parts):
     control = tokens(*TEXTS)
-    joined = "".join(control.broken_up(piece, MARK) for piece in pieces)
-    assert re.search("|".join(map(re.escape, TEXTS)), joined) is None
-    assert joined.replace(MARK, "") == "".join(pieces)
+    text = joined(literal(part) if trusted else part for part, trusted in parts)
+    alone = joined(part if trusted else "\0" * len(part) for part, trusted in parts)
+    pieces = list(control.split(text, written_by_template(text)))
+    assert [p for p in pieces if isinstance(p, int)] == [p for p in control.split(alone) if isinstance(p, int)]
+    assert "".join(TEXTS[p] if isinstance(p, int) else p for p in pieces) == text
 
 
 @given(letters, letters)
-def test_tokens_beside_a_users_text_are_found(before, after):
+def test_what_may_begin_no_token_completes_none(before, after):
     control = tokens("<|end|>", *TEXTS)
-    text = control.broken_up(before, MARK) + "<|end|>" + control.broken_up(after, MARK)
-    assert [piece for piece in control.split(text) if isinstance(piece, int)] == [0]
+    if not control.may_begin_in(before) and not control.may_begin_in(after):
+        assert all(isinstance(piece, str) for piece in control.split(before + after))

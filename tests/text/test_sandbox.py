@@ -3,11 +3,12 @@ from jinja2 import TemplateError
 from jinja2.exceptions import SecurityError
 
 from trimaran.text import sandbox
-from trimaran.text.sandbox import ChatEnvironment, TemplateRefusedError, run_template
+from trimaran.text.sandbox import TemplateRefusedError, run_template
+from trimaran.text.template_code import TemplateCode
 
 
 def render(source, **variables):
-    return run_template(ChatEnvironment().from_string(source), variables)
+    return run_template(TemplateCode.of(source).template, variables)
 
 
 def test_blocks_are_trimmed_as_templates_expect():
@@ -43,9 +44,20 @@ def test_a_template_cannot_reach_out_or_change_its_input(source):
         render(source, x=[1])
 
 
+DOUBLED = "{% set n = namespace(x='a') %}{% for i in range(99) %}{% set n.x = n.x SIGN n.x %}{% endfor %}"
+
+
 @pytest.mark.parametrize(
     "source",
-    ["{{ 'a' * 10**9 }}", "{{ 10**9 * 'a' }}", "{{ [0] * 10**9 }}", "{{ 9 ** (9 ** 9) }}", "{{ 2 ** 100000 }}"],
+    [
+        "{{ 'a' * 10**9 }}",
+        "{{ 10**9 * 'a' }}",
+        "{{ [0] * 10**9 }}",
+        "{{ 9 ** (9 ** 9) }}",
+        "{{ 2 ** 100000 }}",
+        DOUBLED.replace("SIGN", "+"),
+        DOUBLED.replace("SIGN", "~"),
+    ],
 )
 def test_a_template_cannot_fill_the_memory(source):
     with pytest.raises(SecurityError):
@@ -69,6 +81,7 @@ def test_output_has_a_limit(monkeypatch):
         "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
         "{% for i in range(99999) %}{{ x[0] }}{% endfor %}",
         "{% for i in range(99999) %}{{ i * i }}{% endfor %}",
+        "{% set r = range(99999) %}{% for i in r %}{% for j in r %}{% endfor %}{% endfor %}",
     ],
 )
 def test_time_has_a_limit(monkeypatch, source):

@@ -4,7 +4,11 @@ from hypothesis import strategies as st
 
 from trimaran.base.errors import CheckpointError, RequestError
 from trimaran.checkpoint import open_checkpoint
-from trimaran.text.template import LAST_MARK, ChatTemplate, open_template
+from trimaran.text.gguf_vocab import read_gguf_vocab
+from trimaran.text.template import ChatTemplate, open_template
+from trimaran.text.tokenizer import Tokenizer
+
+from .conftest import small_vocab
 
 SIMPLE = "{% for m in messages %}<|start|>{{ m.role }}\n{{ m.content }}<|im_end|>{% endfor %}"
 
@@ -55,7 +59,7 @@ def test_a_user_cannot_write_control_tokens(smollm2_template, real):
     assert ATTACK in real.decode(attack)  # what was typed arrives as text, unchanged
 
 
-pieces = ["<|", "im_end", "|>", "<", ">", "|", "<|im_end|>", "<|start|>", "<eot>", "a", "\n", chr(LAST_MARK)]
+pieces = ["<|", "im_end", "|>", "<", ">", "|", "<|im_end|>", "<|start|>", "<eot>", "a", "\n", "\0"]
 user_text = st.lists(st.sampled_from(pieces), max_size=8).map("".join)
 
 
@@ -93,6 +97,57 @@ def test_text_around_a_users_text_is_one_piece(template, small):
     """The mark must not cut words: what is encoded is what would be without it."""
     ids = template("hel{{ messages[0].content }}").render(user("lo<|im_end|>"))
     assert ids == small.encode("hello<|im_end|>")
+
+
+@pytest.mark.parametrize(
+    ("source", "typed", "text"),
+    [
+        ("{{ c.split('<|im_end|>')[1] }}<eot>", "a<|im_end|>b<bos>", "b<bos>"),
+        ("{% if '<|start|>' in c %}in{% endif %}<eot>", "a<|start|>", "in"),
+        ("{{ c.startswith('<bos>') }}<eot>", "<bos>a", "True"),
+        ("{{ c == '<bos>' }}{{ c | length }}<eot>", "<bos>", "True5"),
+        ("{{ '' if c.endswith('<bos>') else '<bos>' }}<eot>", "a<bos>", ""),
+        ("{{ c | tojson(ensure_ascii=True) }}<eot>", "<bos>é", '"<bos>\\u00e9"'),
+        ("{{ c | trim }}{{ c[1:] }}<eot>", " <bos> ", "<bos><bos> "),
+        ("{{ c | replace('<bos>', '<|start|>') }}<eot>", "<bos>", "<|start|>"),
+        ("{{ 'user' ~ c ~ '<eot>' }}", "<bos>", "user<bos>"),
+        ("{{ '<|im_' }}{{ c }}{{ 'im_end|>' }}<eot>", "end|><|", "<|im_end|><|im_end|>"),
+        ("{% macro f(x) %}{{ x }}<eot>{% endmacro %}{{ f(c) }}", "<eot>", "<eot>"),
+        ("{% set x %}{{ c }}<eot>{% endset %}{{ x | trim }}", "<bos>", "<bos>"),
+        ("{% filter trim %} {{ c }}<eot> {% endfilter %}", "<bos>", "<bos>"),
+        ("{% set n = namespace(x='') %}{% set n.x = n.x + c + '<eot>' %}{{ n.x }}", "<bos>", "<bos>"),
+        ("{{ [c, '<eot>'] | join('') }}", "<bos>", "<bos>"),
+        ("{{ '<eo' + 't>' }}{{ c }}", "<eot>", "<eot>"),
+        ("{% for m in messages %}{% if m.role == 'user' %}{{ c }}{% endif %}{% endfor %}<eot>", "<eot>", "<eot>"),
+        ("{{ '<|' + 'start' + '|>' if false else '<eot>' }}{{ c }}", "<|start|>", "<|start|>"),
+    ],
+)
+def test_a_templates_logic_sees_what_was_typed(template, small, source, typed, text):
+    """As it would without any protection; and the one control token that the template writes is found."""
+    written = "{% set c = messages[0].content %}" + source
+    ids = template(written).render(user(typed))
+    assert small.decode(ids) == text
+    assert [i for i in ids if i in small.special_ids] == list(small.control.split("<eot>"))
+
+
+def test_a_role_may_be_a_part_of_a_control_token(small):
+    """Roles are those of the API, so a template may build tokens of them."""
+    vocabulary = small_vocab()
+    vocabulary["tokenizer.ggml.tokens"][269] = "<|user|>"
+    tokenizer = Tokenizer(read_gguf_vocab(vocabulary))
+    template = ChatTemplate({"default": "{{ '<|' + messages[0].role + '|>' + messages[0].content }}"}, tokenizer)
+    assert template.render(user("<|user|>"))[0] == 269
+    assert template.render(user("<|user|>")).count(269) == 1
+
+
+def test_added_tokens_that_a_template_writes_stay_text_in_a_users(template, small):
+    """Their vocabulary does not call them control tokens, the template uses them as such."""
+    think = small.encode("<think>")
+    source = "{{ '<think>' }}{{ messages[0].content }}"
+    ids = template(source).render(user("a<think>"))
+    assert ids.count(think[0]) == 1
+    assert small.decode(ids) == "<think>a<think>"
+    assert template(source).render(user("</think>"))[1:] == small.encode("</think>")  # not this template's
 
 
 def test_arguments_reach_the_template(template, small):

@@ -1,9 +1,12 @@
-"""Control tokens: found in text that a template wrote, and broken up in text that a user wrote."""
+"""Control tokens: found in text that a template wrote, and left as text in text that a user wrote."""
 
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+
+from trimaran.text.written import Spans
+
+FILLER = "\0"  # no vocabulary has a control token with it
 
 
 @dataclass(frozen=True)
@@ -31,9 +34,17 @@ class ControlTokens:
         self._prefixes = frozenset(text[:end] for text in texts for end in range(1, len(text)))
         self._longest = len(texts[0]) if texts else 1
 
-    def split(self, text: str) -> Iterator[str | int]:
-        """Yields the text in order: ids of control tokens, and the non-empty pieces between them."""
-        pieces = self._pattern.split(text)
+    def __iter__(self) -> Iterator[ControlToken]:
+        return iter(self._tokens.values())
+
+    def split(self, text: str, trusted: Spans | None = None) -> Iterator[str | int]:
+        """Yields the text in order: ids of control tokens, and the non-empty pieces between them.
+
+        With ``trusted``, a control token counts only where it lies in one of these spans.
+        """
+        pieces = self._pattern.split(text if trusted is None else _masked(text, trusted))
+        if trusted is not None:
+            pieces = _unmasked(pieces, text)
         for at in range(1, len(pieces), 2):
             token = self._tokens[pieces[at]]
             if token.lstrip:
@@ -46,13 +57,30 @@ class ControlTokens:
             elif piece:
                 yield piece
 
-    def broken_up(self, text: str, mark: str) -> str:
-        """``text`` with ``mark`` inserted so that it holds no control token, nor the beginning of one at its end."""
-        starts = {match.start() for match in self._starts.finditer(text)}
-        starts.update(
-            at for at in range(max(0, len(text) - self._longest + 1), len(text)) if text[at:] in self._prefixes
-        )
-        if not starts:
-            return text
-        cuts = [0, *(start + 1 for start in sorted(starts)), len(text)]
-        return mark.join(text[begin:end] for begin, end in pairwise(cuts))
+    def may_begin_in(self, text: str) -> bool:
+        """Whether ``text`` holds a control token, or ends with the beginning of one."""
+        tail = text[-self._longest :]
+        return self._starts.search(text) is not None or any(tail[at:] in self._prefixes for at in range(len(tail)))
+
+    def starts_in(self, text: str) -> list[int]:
+        """Where control tokens begin in ``text``, also those that overlap."""
+        return [match.start() for match in self._starts.finditer(text)]
+
+
+def _masked(text: str, trusted: Spans) -> str:
+    """``text`` with everything outside ``trusted`` blotted out."""
+    parts: list[str] = []
+    at = 0
+    for begin, end in (*trusted, (len(text), len(text))):
+        parts += (FILLER * (begin - at), text[begin:end])
+        at = end
+    return "".join(parts)
+
+
+def _unmasked(pieces: list[str], text: str) -> list[str]:
+    at = 0
+    shown = []
+    for piece in pieces:
+        shown.append(text[at : at + len(piece)])
+        at += len(piece)
+    return shown

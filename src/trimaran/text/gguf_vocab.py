@@ -56,6 +56,7 @@ def read_gguf_vocab(metadata: Mapping[str, Any]) -> Vocabulary:
         add_bos=bool(metadata.get(PREFIX + "add_bos_token", cutting.add_bos)),
         eos_ids=frozenset(end for key in END_KEYS if (end := ids[key]) is not None),
         named={name: tokens[which] for name, key in NAMED.items() if (which := ids[key]) is not None},
+        added=tuple(ControlToken(tokens[token_id], token_id) for token_id in added),
     )
 
 

@@ -47,13 +47,18 @@ def read_hf_vocab(directory: Path, config: Mapping[str, Any]) -> Vocabulary:
     return Vocabulary(
         core=core,
         table=_table(core, added),
-        control=ControlTokens(ControlToken(t.content, token_id, t.lstrip, t.rstrip) for token_id, t in special.items()),
+        control=ControlTokens(_token(token_id, token) for token_id, token in special.items()),
         control_ids=frozenset(special),
         bos_id=ids.get("bos_token"),
         add_bos=bool(options.get("add_bos_token", begins_with[:1] == [ids.get("bos_token")])),
         eos_ids=_end_ids(ids.get("eos_token"), config, _optional(directory / "generation_config.json")),
         named=named,
+        added=tuple(_token(token_id, token) for token_id, token in added.items() if not token.special),
     )
+
+
+def _token(token_id: int, token: tokenizers.AddedToken) -> ControlToken:
+    return ControlToken(token.content, token_id, token.lstrip, token.rstrip)
 
 
 def _table(core: tokenizers.Tokenizer, added: Mapping[int, tokenizers.AddedToken]) -> ByteTable:

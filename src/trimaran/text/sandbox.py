@@ -6,16 +6,20 @@ no changes to what it is given), for a bounded time, to a bounded size.
 
 import json
 import time
+from collections.abc import Iterable
 from contextvars import ContextVar
 from datetime import datetime
 from typing import Any, NoReturn
 
-from jinja2 import Template, TemplateError, nodes
+from jinja2 import Template, TemplateError, nodes, pass_environment
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, LoopControlExtension
+from jinja2.filters import make_attrgetter
 from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from trimaran.text.written import Written, joined, literal, written_by_template
 
 MAX_SECONDS = 5.0
 MAX_CHARACTERS = 1 << 24  # of output, and of any string or list that a template multiplies
@@ -29,19 +33,33 @@ class TemplateRefusedError(TemplateError):
 
 
 class ChatEnvironment(ImmutableSandboxedEnvironment):
-    """Jinja as ``apply_chat_template`` in transformers sets it up."""
+    """Jinja as ``apply_chat_template`` in transformers sets it up, with text that knows who wrote it."""
 
-    intercepted_binops = frozenset({"*", "**"})
+    intercepted_binops = frozenset({"+", "*", "**"})
+    literal = staticmethod(literal)
+    concat = staticmethod(joined)
 
     def __init__(self) -> None:
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[LoopControlExtension, _GenerationBlock])
         self.filters["tojson"] = _tojson
+        self.filters["join"] = _join
         self.globals["raise_exception"] = _raise_exception
         self.globals["strftime_now"] = _strftime_now
 
     def call(self, context: Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         _check_time()
         return super().call(context, function, *args, **kwargs)
+
+    def tilde(self, parts: Iterable[Any]) -> Written:
+        """``a ~ b``."""
+        made = joined(map(str, parts))
+        if len(made) > MAX_CHARACTERS:
+            raise SecurityError("the text is too long")
+        return made
+
+    def check_time(self) -> None:
+        """Called by every turn of a loop."""
+        _check_time()
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         _check_time()
@@ -52,8 +70,10 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         return super().getitem(obj, argument)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """Multiplication and powers, as long as the result stays small."""
+        """Sums, products and powers, as long as the result stays small."""
         _check_time()
+        if operator == "+" and isinstance(left, str | list) and len(left) > MAX_CHARACTERS:
+            raise SecurityError("the text is too long")
         if operator == "**" and _bits(left) * abs(right) > MAX_BITS:
             raise SecurityError("the power is too large")
         for sequence, times in ((left, right), (right, left)):
@@ -62,7 +82,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         return super().call_binop(context, operator, left, right)
 
 
-def run_template(template: Template, variables: dict[str, Any]) -> str:
+def run_template(template: Template, variables: dict[str, Any]) -> Written:
     """The template's output; raises ``TemplateRefusedError`` past a limit, and whatever the template's code raises."""
     reset = _deadline.set(time.monotonic() + MAX_SECONDS)
     try:
@@ -74,7 +94,7 @@ def run_template(template: Template, variables: dict[str, Any]) -> str:
             if size > MAX_CHARACTERS:
                 raise TemplateRefusedError(f"the conversation is rendered to more than {MAX_CHARACTERS} characters")
             parts.append(part)
-        return "".join(parts)
+        return joined(parts)
     finally:
         _deadline.reset(reset)
 
@@ -97,6 +117,13 @@ def _tojson(
 ) -> str:
     # Jinja's own filter escapes <, > and & for HTML.
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+@pass_environment
+def _join(environment: ChatEnvironment, value: Iterable[Any], d: str = "", attribute: str | None = None) -> str:
+    if attribute is not None:
+        value = map(make_attrgetter(environment, attribute), value)
+    return Written(d, written_by_template(d)).join(map(str, value))
 
 
 def _raise_exception(message: str) -> NoReturn:

@@ -1,24 +1,22 @@
 """Chat templates, rendered to token ids so that only the template can write control tokens.
 
-Control tokens are found in the rendered text, but not in what a user wrote: before rendering, every control token in a
-message, tool or argument is broken up with a character that occurs nowhere else; afterwards the character is taken out
-of the text between the control tokens. A user who types ``<|im_end|>`` gets the text "<|im_end|>".
+Control tokens are found in the rendered text where the template wrote them itself (``written.py``). A user who types
+``<|im_end|>`` gets the text "<|im_end|>", and the template's own logic sees what was typed.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from jinja2 import Template, TemplateSyntaxError, nodes
-
-from trimaran.base.errors import CheckpointError, RequestError
+from trimaran.base.errors import RequestError
 from trimaran.checkpoint.checkpoint import Checkpoint
 from trimaran.text.chat_messages import check_messages
-from trimaran.text.sandbox import ChatEnvironment, TemplateRefusedError, run_template
+from trimaran.text.control import ControlToken, ControlTokens
+from trimaran.text.sandbox import TemplateRefusedError, run_template
+from trimaran.text.template_code import TemplateCode
 from trimaran.text.template_source import find_sources
 from trimaran.text.tokenizer import Tokenizer
-
-LAST_MARK = 0x10FFFD  # marks are taken from here downwards: private use, no letter, not white space
+from trimaran.text.written import Written, literal, written_by_template
 
 
 class ChatTemplate:
@@ -27,7 +25,11 @@ class ChatTemplate:
     def __init__(self, sources: Mapping[str, str], tokenizer: Tokenizer) -> None:
         """``sources``: Jinja by name, ``default`` and perhaps ``tool_use``. Raises ``CheckpointError`` on bad Jinja."""
         self._tokenizer = tokenizer
-        self._templates = {name: _Compiled.of(source) for name, source in sources.items()}
+        self._templates = {name: TemplateCode.of(source) for name, source in sources.items()}
+        structural = _structural("".join(sources.values()), tokenizer)
+        self._added = ControlTokens(structural)
+        self._markup = ControlTokens([*tokenizer.control, *structural])
+        self._named = {name: literal(text) for name, text in tokenizer.named.items()}
 
     def render(
         self, messages: Sequence[Mapping[str, Any]], /, *, add_generation_prompt: bool = True, **kwargs: Any
@@ -37,25 +39,41 @@ class ChatTemplate:
         Raises ``RequestError`` when a message is malformed, the template refuses the conversation (with the template's
         own words), or does not read one of ``kwargs``, which would be dropped in silence.
         """
-        compiled = self._choose(kwargs)
-        checked = check_messages(messages, developer=compiled.knows_developers)
-        written: Any = {"tools": None, "documents": None, **kwargs, "messages": checked}
-        mark = ""
+        code = self._choose(kwargs)
+        checked = check_messages(messages, developer="developer" in code.source)
+        given = {"tools": None, "documents": None, **kwargs, "messages": checked}
         try:
-            mark = _unused_character(written)
-            written = _map_strings(written, lambda text: self._tokenizer.control.broken_up(text, mark))
-            variables = {**self._tokenizer.named, **written, "add_generation_prompt": add_generation_prompt}
-            text = run_template(compiled.template, variables)
+            typed = any(map(self._markup.may_begin_in, _strings(given)))
+            roles = [{**message, "role": literal(message["role"])} for message in checked]
+            variables = {**self._named, **given, "messages": roles, "add_generation_prompt": add_generation_prompt}
+            text = run_template(code.template, variables)
         except Exception as error:  # the template is somebody's code and may raise anything
             own_words = isinstance(error, TemplateRefusedError)
             message = str(error) if own_words else f"the model's chat template failed: {error}"
-            raise RequestError(message.replace(mark, ""), param="messages") from error
+            raise RequestError(message, param="messages") from error
+        return self._ids(text) if typed else self._ids_of_template(text)
+
+    def _ids_of_template(self, text: str) -> list[int]:
+        """Ids where nobody but the template can have written a control token."""
         ids: list[int] = []
-        for piece in self._tokenizer.control.split(text):
-            ids += [piece] if isinstance(piece, int) else self._tokenizer.encode(piece.replace(mark, ""))
+        for piece in self._markup.split(text):
+            ids += [piece] if isinstance(piece, int) else self._tokenizer.encode(piece)
         return ids
 
-    def _choose(self, arguments: Mapping[str, Any]) -> "_Compiled":
+    def _ids(self, text: Written) -> list[int]:
+        ids: list[int] = []
+        for piece in self._markup.split(text, written_by_template(text)):
+            if isinstance(piece, int):
+                ids.append(piece)
+                continue
+            at = 0  # the tokenizer knows added tokens, but not one that is cut
+            for start in self._added.starts_in(piece):
+                ids += self._tokenizer.encode(piece[at : start + 1])
+                at = start + 1
+            ids += self._tokenizer.encode(piece[at:])
+        return ids
+
+    def _choose(self, arguments: Mapping[str, Any]) -> TemplateCode:
         """The template for these arguments; an argument that it would drop is an error."""
         if "default" not in self._templates:
             raise RequestError(
@@ -64,13 +82,13 @@ class ChatTemplate:
                 code="no_chat_template",
             )
         name = "tool_use" if arguments.get("tools") and "tool_use" in self._templates else "default"
-        compiled = self._templates[name]
+        code = self._templates[name]
         for key, value in arguments.items():
-            if key in _RESERVED or key in self._tokenizer.named:
+            if key in _RESERVED or key in self._named:
                 raise RequestError(f"the template argument {key!r} cannot be set", param=key)
-            if value is not None and key not in compiled.reads:
+            if value is not None and key not in code.reads:
                 raise RequestError(f"the model's chat template does not use {key!r}", param=key)
-        return compiled
+        return code
 
 
 def open_template(checkpoint: Checkpoint, tokenizer: Tokenizer) -> ChatTemplate:
@@ -79,34 +97,19 @@ def open_template(checkpoint: Checkpoint, tokenizer: Tokenizer) -> ChatTemplate:
 
 
 _RESERVED = frozenset({"messages", "add_generation_prompt", "raise_exception", "strftime_now"})
+_BRACKETED = re.compile(r"<.*>|\[.*\]", re.DOTALL)
+_BARRED = re.compile(r"<[|｜].*[|｜]>", re.DOTALL)
 
 
-@dataclass(frozen=True)
-class _Compiled:
-    template: Template
-    reads: frozenset[str]  # names of variables
-    knows_developers: bool
+def _structural(source: str, tokenizer: Tokenizer) -> list[ControlToken]:
+    """Added tokens that a prompt's structure is made of, though their vocabulary does not call them control tokens.
 
-    @classmethod
-    def of(cls, source: str) -> "_Compiled":
-        environment = ChatEnvironment()
-        try:
-            names = environment.parse(source).find_all(nodes.Name)
-            reads = frozenset(name.name for name in names if name.ctx == "load")
-            return cls(environment.from_string(source), reads, "developer" in source)
-        except TemplateSyntaxError as error:
-            where = f"line {error.lineno}: {error}"
-            raise CheckpointError(f"the model's chat template is not valid Jinja, {where}") from error
-
-
-def _map_strings(value: Any, change: Callable[[str], str]) -> Any:
-    if isinstance(value, str):
-        return change(value)
-    if isinstance(value, Mapping):
-        return {_map_strings(key, change): _map_strings(item, change) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_map_strings(item, change) for item in value]
-    return value
+    DeepSeek's ``<｜User｜>`` is one, Qwen's ``<tool_response>``, GLM's ``<think>``: those in brackets that the template
+    writes or looks for, and those with bars. Others are text to everybody: Gemma's runs of spaces, GLM's ``/nothink``,
+    which is meant to be typed.
+    """
+    bracketed = (token for token in tokenizer.added if _BRACKETED.fullmatch(token.text))
+    return [token for token in bracketed if token.text in source or _BARRED.fullmatch(token.text)]
 
 
 def _strings(value: Any) -> Iterator[str]:
@@ -119,12 +122,3 @@ def _strings(value: Any) -> Iterator[str]:
     elif isinstance(value, list | tuple):
         for item in value:
             yield from _strings(item)
-
-
-def _unused_character(value: Any) -> str:
-    mark = chr(LAST_MARK)
-    strings = list(_strings(value))
-    if any(mark in text for text in strings):
-        used = set().union(*strings)
-        mark = next(char for code in range(LAST_MARK, 0, -1) if (char := chr(code)) not in used)
-    return mark

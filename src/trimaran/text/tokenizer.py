@@ -16,7 +16,8 @@ class Tokenizer:
     """Text to token ids and back. Safe to use from several threads.
 
     ``special_ids`` are the control tokens; ``eos_ids`` end an answer (end of text, of turn, of message). ``named`` maps
-    ``bos_token``, ``eos_token``, … to their text, for chat templates.
+    ``bos_token``, ``eos_token``, … to their text, for chat templates; ``added`` are tokens that were added to the
+    vocabulary without being control tokens.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -31,6 +32,7 @@ class Tokenizer:
         self.eos_ids = vocabulary.eos_ids
         self.special_ids = vocabulary.control_ids
         self.named = vocabulary.named
+        self.added = vocabulary.added
 
     def encode(self, text: str, special: bool = False) -> list[int]:
         """Token ids of ``text``. Control tokens in it are plain text, unless ``special`` asks for them.

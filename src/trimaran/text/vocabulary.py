@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import tokenizers
 
 from trimaran.text.byte_level import ByteTable
-from trimaran.text.control import ControlTokens
+from trimaran.text.control import ControlToken, ControlTokens
 
 
 @dataclass(frozen=True)
@@ -14,6 +14,7 @@ class Vocabulary:
 
     ``core`` turns plain text into ids and never yields a control token. Tokens that were added to the vocabulary but
     do not steer the model (``<think>`` and ``<tool_call>`` of Qwen3) are plain text here: ``core`` finds them.
+    ``added`` lists them for chat templates, where some of them are a prompt's structure.
     """
 
     core: tokenizers.Tokenizer
@@ -24,3 +25,4 @@ class Vocabulary:
     add_bos: bool  # a raw prompt begins with BOS
     eos_ids: frozenset[int]  # end of text, of turn and of message
     named: dict[str, str] = field(default_factory=dict)  # "bos_token", "eos_token", … as chat templates call them
+    added: tuple[ControlToken, ...] = ()
