@@ -29,11 +29,9 @@ size_t padded_matrix_bytes(const std::string& format, int n, int k, bool paired,
 }
 
 void construct(Program* self, const std::string& isa, int threads, int vocab, int max_rows, int max_sequences,
-               int num_pages, int page_size, int max_positions, bool int8_activations, const std::string& kv,
-               int kv_layers, int kv_heads, int head_dim, size_t weight_bytes) {
-  const StepLimits limits{vocab, max_rows, max_sequences, num_pages, page_size, max_positions};
-  new (self)
-      Program({isa, threads, limits, int8_activations, kv_format(kv), kv_layers, kv_heads, head_dim, weight_bytes});
+               int page_size, int max_positions, bool int8_activations, const std::string& kv, size_t weight_bytes) {
+  const StepLimits limits{vocab, max_rows, max_sequences, page_size, max_positions};
+  new (self) Program({isa, threads, limits, int8_activations, kv_format(kv), weight_bytes});
 }
 
 int add_matrix(Program& p, const std::string& format, int n, int k, const Array<uint8_t, 2>& data,
@@ -69,22 +67,16 @@ void add_linear(Program& p, int out, int x, int weight, int bias, int norm, floa
 }
 
 void begin(Program& p, const Array<int32_t, 1>& tokens, const Array<int32_t, 1>& starts,
-           const Array<int32_t, 1>& contexts, const Array<int32_t, 1>& slots, const Array<int32_t, 2>& page_table,
-           const Array<int32_t, 1>& logits_rows, bool want_logits) {
+           const Array<int32_t, 1>& contexts, const Array<int32_t, 1>& slots,
+           const std::vector<Array<int32_t, 2>>& page_tables, const Array<int32_t, 1>& logits_rows, bool want_logits) {
   if (starts.shape(0) != contexts.shape(0) + 1 || slots.shape(0) != contexts.shape(0)) {
     throw std::invalid_argument("starts must have one entry more than contexts, slots as many");
   }
-  const StepArrays arrays{tokens.data(),
-                          int(tokens.shape(0)),
-                          starts.data(),
-                          contexts.data(),
-                          slots.data(),
-                          int(contexts.shape(0)),
-                          page_table.data(),
-                          int(page_table.shape(0)),
-                          int(page_table.shape(1)),
-                          logits_rows.data(),
-                          int(logits_rows.shape(0))};
+  std::vector<PageTable> tables;
+  for (const auto& t : page_tables) tables.push_back({t.data(), int(t.shape(0)), int(t.shape(1))});
+  const StepArrays arrays{tokens.data(),     int(tokens.shape(0)), starts.data(),
+                          contexts.data(),   slots.data(),         int(contexts.shape(0)),
+                          std::move(tables), logits_rows.data(),   int(logits_rows.shape(0))};
   p.begin(arrays, want_logits);
 }
 
@@ -176,9 +168,11 @@ NB_MODULE(_native, m) {
 
   nb::class_<Program>(m, "Program", "Buffers, packed weights and ops, built once and run once per step.")
       .def("__init__", &construct, nb::kw_only(), nb::arg("isa"), nb::arg("threads"), nb::arg("vocab"),
-           nb::arg("max_rows"), nb::arg("max_sequences"), nb::arg("num_pages"), nb::arg("page_size"),
-           nb::arg("max_positions"), nb::arg("int8_activations"), nb::arg("kv_format"), nb::arg("kv_layers"),
-           nb::arg("kv_heads"), nb::arg("head_dim"), nb::arg("weight_bytes"))
+           nb::arg("max_rows"), nb::arg("max_sequences"), nb::arg("page_size"), nb::arg("max_positions"),
+           nb::arg("int8_activations"), nb::arg("kv_format"), nb::arg("weight_bytes"))
+      .def("add_group", &Program::add_group, nb::arg("num_pages"), nb::arg("window"))
+      .def("add_heads_cache", &Program::add_heads_cache, nb::arg("group"), nb::arg("layers"), nb::arg("kv_heads"),
+           nb::arg("head_dim"))
       .def("add_buffer", &Program::add_buffer, nb::arg("width"), nb::arg("logits_rows"))
       .def("add_matrix", &add_matrix, nb::arg("fmt"), nb::arg("n"), nb::arg("k"), nb::arg("data").noconvert(),
            nb::arg("scale").noconvert().none(), nb::arg("minimum").noconvert().none(), nb::arg("paired"),
@@ -206,11 +200,11 @@ NB_MODULE(_native, m) {
            nb::arg("wide"), nb::arg("reuse"))
       .def(
           "attention",
-          [](Program& p, int out, int qkv, int layer, int heads, int rope, float scale) {
-            p.add_op(AttentionOp{out, qkv, layer, heads, rope, scale});
+          [](Program& p, int out, int qkv, int cache, int layer, int heads, int rope, float scale) {
+            p.add_op(AttentionOp{out, qkv, cache, layer, heads, rope, scale});
           },
-          nb::kw_only(), nb::arg("out"), nb::arg("qkv"), nb::arg("layer"), nb::arg("heads"), nb::arg("rope"),
-          nb::arg("scale"))
+          nb::kw_only(), nb::arg("out"), nb::arg("qkv"), nb::arg("cache"), nb::arg("layer"), nb::arg("heads"),
+          nb::arg("rope"), nb::arg("scale"))
       .def(
           "swiglu", [](Program& p, int out, int gate_up) { p.add_op(SwigluOp{out, gate_up}); }, nb::arg("out"),
           nb::arg("gate_up"))
@@ -225,7 +219,7 @@ NB_MODULE(_native, m) {
       .def("pin_threads", &Program::pin_threads, nb::arg("cores"),
            "Ties each thread but the caller's to one of these cores, the first of which is left to the caller.")
       .def("begin", &begin, nb::arg("tokens").noconvert(), nb::arg("starts").noconvert(),
-           nb::arg("contexts").noconvert(), nb::arg("slots").noconvert(), nb::arg("page_table").noconvert(),
+           nb::arg("contexts").noconvert(), nb::arg("slots").noconvert(), nb::arg("page_tables").noconvert(),
            nb::arg("logits_rows").noconvert(), nb::arg("want_logits"),
            "Starts a step. ValueError names the first input that is out of range.")
       .def("finish_step", &finish_step, "Returns when the step that begin() started is done.")

@@ -96,16 +96,19 @@ struct KvLayer {
   int tiles_per_page;
 };
 
+constexpr int kMostGroups = 4;  // cache groups of a program
+
 struct SequenceRows {
   int first_row, rows;
-  int context;  // tokens in the cache before this step
-  const int32_t* pages;
+  int context;                        // tokens in the cache before this step
+  const int32_t* pages[kMostGroups];  // by cache group
 };
 
 struct AttentionUnit;
 
 struct Attention {
   KvLayer kv;
+  int group;  // whose pages kv lies in
   const float* qkv;
   size_t qkv_stride;
   float* out;

@@ -62,15 +62,41 @@ int Program::add_rope(const float* cos, const float* sin, int positions, int dim
   return int(ropes_.size()) - 1;
 }
 
+namespace {
+
+// Whether attention over both caches is cut alike.
+template <class Cache>
+bool same_shape(const Cache& a, const Cache& b) {
+  return a.kv_heads == b.kv_heads && a.head_dim == b.head_dim;
+}
+
+}  // namespace
+
+int Program::add_group(int num_pages, int window) {
+  if (groups_.size() == kMostGroups) throw std::invalid_argument("too many cache groups");
+  group_limits_.push_back({num_pages, window});
+  groups_.push_back({});
+  return int(groups_.size()) - 1;
+}
+
+int Program::add_heads_cache(int group, int layers, int kv_heads, int head_dim) {
+  const size_t layer_bytes =
+      size_t(options_.limits.page_size) * kv_heads * kv_token_bytes(options_.kv_format, head_dim);
+  size_t& page_bytes = groups_[group].page_bytes;
+  heads_.push_back({group, page_bytes, layers, kv_heads, head_dim, layer_bytes});
+  page_bytes += layers * layer_bytes;
+  return int(heads_.size()) - 1;
+}
+
 void Program::add_op(Op op) {
   if (auto* a = std::get_if<AttentionOp>(&op)) {
     a->plan = int(plans_.size());
     for (const Op& other : ops_) {  // layers of one shape share a plan
       const auto* b = std::get_if<AttentionOp>(&other);
-      if (b && b->heads == a->heads) a->plan = b->plan;
+      if (b && b->heads == a->heads && same_shape(heads_[b->cache], heads_[a->cache])) a->plan = b->plan;
     }
     if (a->plan == int(plans_.size())) {
-      plans_.emplace_back(a->heads, options_.kv_heads, options_.head_dim, team_.size());
+      plans_.emplace_back(a->heads, heads_[a->cache].kv_heads, heads_[a->cache].head_dim, team_.size());
     }
   }
   ops_.push_back(op);
@@ -114,7 +140,8 @@ void Program::finish() {
       if (quantised) strip = std::max(strip, size_t(w.k) * kStrip * sizeof(float));
     }
   }
-  const size_t attention = attention_scratch(options_.head_dim);
+  size_t attention = 0;
+  for (const HeadsCache& cache : heads_) attention = std::max(attention, attention_scratch(cache.head_dim));
   size_t bytes = activation_bytes(limits.max_rows, quantised_k, float_k);
   for (const Buffer& b : buffers_) {
     bytes += Arena::padded(size_t(b.logits_rows ? limits.max_sequences : limits.max_rows) * b.stride * sizeof(float));
@@ -140,11 +167,18 @@ void Program::finish() {
   }
   upper_.resize(head_strips * scanned);
   logits_ = HugeMemory(size_t(limits.max_sequences) * logits_stride() * sizeof(float));
-  pages_ = HugeMemory(size_t(limits.num_pages) * options_.kv_layers * options_.kv_heads * limits.page_size *
-                      kv_token_bytes(options_.kv_format, options_.head_dim));
+  for (size_t g = 0; g < groups_.size(); g++) {
+    groups_[g].pages = HugeMemory(size_t(group_limits_[g].num_pages) * groups_[g].page_bytes);
+  }
 }
 
 // ---- running -----------------------------------------------------------------------------------------------------
+
+size_t Program::kv_bytes() const {
+  size_t bytes = 0;
+  for (const Group& group : groups_) bytes += group.pages.size();
+  return bytes;
+}
 
 void Program::check_running(bool running) const {
   if (running_ != running) throw std::logic_error(running ? "no step is running" : "a step is running");
@@ -152,7 +186,7 @@ void Program::check_running(bool running) const {
 
 void Program::begin(const StepArrays& arrays, bool want_logits) {
   check_running(false);
-  step_.load(arrays, options_.limits);
+  step_.load(arrays, options_.limits, group_limits_);
   want_logits_ = want_logits;
   for (AttentionPlan& plan : plans_) plan.cut(step_);
   for (Worker& w : workers_) {
@@ -314,16 +348,18 @@ void Program::run_op(const LinearOp& op, Team::Member& m) {
 Attention Program::attention_for(const AttentionOp& op, const Team::Member& m) const {
   const Buffer &qkv = buffers_[op.qkv], &out = buffers_[op.out];
   const Rope& rope = ropes_[op.rope];
+  const HeadsCache& cache = heads_[op.cache];
+  const Group& group = groups_[cache.group];
   Attention a{};
+  a.group = cache.group;
   a.kv.format = options_.kv_format;
-  a.kv.tile_bytes = size_t(kTileTokens) * kv_token_bytes(options_.kv_format, options_.head_dim);
+  a.kv.tile_bytes = size_t(kTileTokens) * kv_token_bytes(options_.kv_format, cache.head_dim);
   a.kv.tiles_per_page = options_.limits.page_size / kTileTokens;
   a.kv.head_bytes = a.kv.tile_bytes * a.kv.tiles_per_page;
-  const size_t layer_bytes = a.kv.head_bytes * options_.kv_heads;
-  a.kv.page_bytes = layer_bytes * options_.kv_layers;
-  a.kv.base = pages_.data() + layer_bytes * op.layer;
+  a.kv.page_bytes = group.page_bytes;
+  a.kv.base = group.pages.data() + cache.offset + cache.layer_bytes * op.layer;
   a.qkv = qkv.data, a.qkv_stride = qkv.stride, a.out = out.data, a.out_stride = out.stride;
-  a.heads = op.heads, a.kv_heads = options_.kv_heads, a.head_dim = options_.head_dim;
+  a.heads = op.heads, a.kv_heads = cache.kv_heads, a.head_dim = cache.head_dim;
   a.scale = op.scale * 1.44269504f;  // log2(e): weights are powers of two
   a.rope_dims = rope.dims, a.cos = rope.cos.data(), a.sin = rope.sin.data();
   a.sequences = step_.sequences().data();
@@ -340,7 +376,7 @@ void Program::run_op(const AttentionOp& op, Team::Member& m) {
     for (int i = first; i < end; i++) {
       const SequenceRows& s = step_.sequences()[stores[i].sequence];
       const int position = s.context + stores[i].row - s.first_row;
-      for (int h = 0; h < a.kv_heads; h++) kernels_.store_kv(a, stores[i].row, position, h, s.pages);
+      for (int h = 0; h < a.kv_heads; h++) kernels_.store_kv(a, stores[i].row, position, h, s.pages[a.group]);
     }
   });
   const auto& units = plan.units();

@@ -22,7 +22,6 @@ struct ProgramOptions {
   StepLimits limits;
   bool int8_activations;
   KvFormat kv_format;
-  int kv_layers, kv_heads, head_dim;
   size_t weight_bytes;  // of all matrices and vectors, each rounded up by Arena::padded
 };
 
@@ -45,7 +44,7 @@ struct LinearOp {
   bool reuse;  // the previous linear prepared the same rows
 };
 struct AttentionOp {
-  int out, qkv, layer, heads, rope;
+  int out, qkv, cache, layer, heads, rope;
   float scale;
   int plan = -1;
 };
@@ -75,6 +74,10 @@ class Program {
   int add_vector(const float* data, int n, bool paired);
   // Tables [positions][dims / 2].
   int add_rope(const float* cos, const float* sin, int positions, int dims);
+  // Caches of one group share pages; page 0 is the null page. `window`: see GroupLimits.
+  int add_group(int num_pages, int window);
+  // Keys and values of some layers, in a group's pages behind the caches that are there already.
+  int add_heads_cache(int group, int layers, int kv_heads, int head_dim);
   void add_op(Op op);
   // Allocates buffers and pages; call once, after everything was added.
   void finish();
@@ -105,13 +108,23 @@ class Program {
   int logits_stride() const { return round_up(options_.limits.vocab, kStrip); }
   const ProgramOptions& options() const { return options_; }
   size_t weight_bytes() const { return weights_.used(); }
-  size_t kv_bytes() const { return pages_.size(); }
+  size_t kv_bytes() const;
 
  private:
   struct Buffer {
     int width, stride;
     bool logits_rows;
     float* data;
+  };
+  struct Group {
+    size_t page_bytes;  // so far
+    HugeMemory pages;
+  };
+  struct HeadsCache {
+    int group;
+    size_t offset;  // of its first layer in a page
+    int layers, kv_heads, head_dim;
+    size_t layer_bytes;  // of one page
   };
   struct Rope {
     std::vector<float> cos, sin;
@@ -170,7 +183,10 @@ class Program {
   std::vector<AttentionPlan> plans_;
   std::vector<Worker> workers_;
   Arena weights_, scratch_;
-  HugeMemory pages_, logits_;
+  std::vector<GroupLimits> group_limits_;
+  std::vector<Group> groups_;
+  std::vector<HeadsCache> heads_;
+  HugeMemory logits_;
   Activations rows_{};  // prepared rows of the running linear
   std::vector<int32_t> greedy_;
   std::vector<RowSampler> row_samplers_;  // by member; made on first use

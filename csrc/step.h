@@ -10,25 +10,35 @@
 namespace trimaran {
 
 // The arrays of StepInputs (src/trimaran/kernels/step.py). They belong to the caller and outlive the step.
+struct PageTable {
+  const int32_t* pages;  // [rows][columns]
+  int rows, columns;
+};
+
 struct StepArrays {
   const int32_t* tokens;
   int rows;
   const int32_t *starts, *contexts, *slots;
   int sequences;
-  const int32_t* page_table;  // [table_rows][table_columns]
-  int table_rows, table_columns;
+  std::vector<PageTable> page_tables;  // by cache group
   const int32_t* logits_rows;
   int logits;
 };
 
 struct StepLimits {
-  int vocab, max_rows, max_sequences, num_pages, page_size, max_positions;
+  int vocab, max_rows, max_sequences, page_size, max_positions;
+};
+
+// Pages of a cache group; with a window, those before the first row's are not looked at.
+struct GroupLimits {
+  int num_pages;
+  int window;  // tokens; 0: none
 };
 
 class Step {
  public:
   // Throws std::invalid_argument that names the first value out of range; nothing has been written then.
-  void load(const StepArrays& arrays, const StepLimits& limits);
+  void load(const StepArrays& arrays, const StepLimits& limits, const std::vector<GroupLimits>& groups);
 
   int rows() const { return arrays_.rows; }
   int logits() const { return arrays_.logits; }

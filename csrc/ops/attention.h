@@ -50,7 +50,7 @@ TRIMARAN_INLINE int last_seen(const Attention& a, const AttentionUnit& u) {
 TRIMARAN_INLINE int find_next_tiles(const Attention& a, const AttentionUnit& u, int block, const uint8_t** tiles) {
   const AttentionUnit* unit = block < u.block + u.blocks ? &u : a.next;
   if (!unit) return 0;
-  return find_tiles(a.kv, a.sequences[unit->sequence].pages, unit->kv_head, unit == &u ? block : unit->block,
+  return find_tiles(a.kv, a.sequences[unit->sequence].pages[a.group], unit->kv_head, unit == &u ? block : unit->block,
                     last_seen(a, *unit), tiles);
 }
 
@@ -59,7 +59,7 @@ inline void attend_unit(const Attention& a, const AttentionUnit& u) {
   const SequenceRows& seq = a.sequences[u.sequence];
   const int d = a.head_dim;
   Scratch scratch(a.scratch, d);
-  if (u.store) Pages::store_kv(a, seq.first_row, seq.context, u.kv_head, seq.pages, scratch.head);
+  if (u.store) Pages::store_kv(a, seq.first_row, seq.context, u.kv_head, seq.pages[a.group], scratch.head);
 
   typename Pages::Terms terms[kUnitRows];
   int seen[kUnitRows];  // tokens that a row sees, ascending
@@ -79,7 +79,7 @@ inline void attend_unit(const Attention& a, const AttentionUnit& u) {
     const int first = b * kBlockTokens;
     while (seen[from] <= first) from++;
     Block block;
-    find_tiles(a.kv, seq.pages, u.kv_head, b, seen[u.rows - 1], block.tile);
+    find_tiles(a.kv, seq.pages[a.group], u.kv_head, b, seen[u.rows - 1], block.tile);
     block.next_tiles = find_next_tiles(a, u, b + 1, block.next);
     for_row_tiles<Pages::kRows>(u.rows - from, [&](int skipped, auto rows) TRIMARAN_BODY {
       const int row = from + skipped;

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from trimaran.base.formats import ActivationFormat, CacheGroup, KVFormat, WeightFormat
+from trimaran.base.formats import ActivationFormat, CacheGroup, HeadsCache, KVFormat, WeightFormat
 from trimaran.bench.floor import Cost, Part, count_work
 from trimaran.kernels.program import Attention, Buffer, Embed, Linear, Logits, Program, RopeSpec, TakeRows
 from trimaran.kernels.weights import Weight
@@ -18,13 +18,13 @@ def program() -> Program:
         ops=(
             Embed(x, "table"),
             Linear(qkv, x, "qkv"),
-            Attention(out, qkv, 0, HEADS, KV_HEADS, HEAD_DIM, 1.0, rope),
+            Attention(out, qkv, 0, 0, HEADS, KV_HEADS, HEAD_DIM, 1.0, rope),
             TakeRows(last, out),
             Linear(logits, last, "table"),
             Logits(logits),
         ),
         weights={},
-        cache=CacheGroup(layers=1, kv_heads=KV_HEADS, head_dim=HEAD_DIM),
+        groups=(CacheGroup((HeadsCache(layers=1, kv_heads=KV_HEADS, head_dim=HEAD_DIM),)),),
         vocab=VOCAB,
         hidden=HIDDEN,
         context=128,

@@ -19,7 +19,7 @@ def null_engine(*, context: int = 256, vocab: int = 512, pages: int | None = Non
     """An engine on the null executor; ``pages`` bounds the pool."""
     null = options.pop("null", NullModel(vocab=vocab, context=context))
     if pages is not None:
-        options["kv_memory_bytes"] = pages * null.program().cache.page_bytes(KVFormat.BF16, PAGE)
+        options["kv_memory_bytes"] = pages * null.program().groups[0].page_bytes(KVFormat.BF16, PAGE)
     return load_engine(EngineConfig(executor="null", null=null, **options))
 
 

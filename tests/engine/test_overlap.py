@@ -74,7 +74,7 @@ def make(*, overlap: bool, pages: int, seqs: int, rows: int) -> Engine:
         return [
             int(page)
             for slot, length in zip(step.slots, lengths, strict=True)
-            for page in step.page_table[slot, : -(-int(length) // PAGE)]
+            for page in step.page_tables[0][slot, : -(-int(length) // PAGE)]
         ]
 
     def checked_start(step: StepInputs) -> None:
@@ -90,7 +90,7 @@ def make(*, overlap: bool, pages: int, seqs: int, rows: int) -> Engine:
             assert np.array_equal(getattr(step, name), before), f"{name} changed under a step"
         outputs = finish()
         for row, i in enumerate(np.searchsorted(step.starts, step.logits_rows, side="right") - 1):
-            first_page = step.page_table[step.slots[i], 0]
+            first_page = step.page_tables[0][step.slots[i], 0]
             if executor._pages[first_page, 0] == POISON and step.contexts[i] >= 40:
                 outputs.greedy[row] = -1
                 if outputs.logits is not None:

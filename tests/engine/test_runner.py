@@ -37,7 +37,7 @@ def test_a_plan_becomes_the_arrays_of_a_step():
     assert step["starts"].tolist() == [0, 1, 21]
     assert step["contexts"].tolist() == [17, 16]
     assert step["slots"].tolist() == [2, 0]
-    assert step["page_table"].tolist() == [[7, 8, 3, 0], [0] * 4, [5, 6, 0, 0]]
+    assert step["page_tables"][0].tolist() == [[7, 8, 3, 0], [0] * 4, [5, 6, 0, 0]]
     assert step["logits_rows"].tolist() == [0]
     assert step["want_logits"]
     assert all(value.dtype == np.int32 for name, value in step.items() if name != "want_logits")
@@ -51,6 +51,6 @@ def test_rows_of_the_page_table_grow_and_are_cleared_for_the_next_owner():
     first.tokens.extend([2] * 9)
     first.pages.append(PageRef(4, tag=1))
     runner.start(StepPlan((Chunk(first, 0, 48, 1, 3, True),), 1), want_logits=False)
-    assert recorder.steps[-1]["page_table"].tolist() == [[5, 6, 7, 4]]
+    assert recorder.steps[-1]["page_tables"][0].tolist() == [[5, 6, 7, 4]]
     runner.start(StepPlan((Chunk(sequence([3], [2]), 0, 0, 1, 0, True),), 1), want_logits=False)
-    assert recorder.steps[-1]["page_table"].tolist() == [[2, 0, 0, 0]]
+    assert recorder.steps[-1]["page_tables"][0].tolist() == [[2, 0, 0, 0]]

@@ -12,7 +12,7 @@ from tests.kernels.single_op import rows_step
 from trimaran import _native
 from trimaran.base import sampling as sampling_params
 from trimaran.base.errors import RequestError
-from trimaran.base.formats import CacheGroup, WeightFormat
+from trimaran.base.formats import CacheGroup, HeadsCache, WeightFormat
 from trimaran.base.messages import Token
 from trimaran.base.sampling import SamplingParams
 from trimaran.engine.filters import LOG2E
@@ -54,7 +54,7 @@ def executor(vocab: int, isa: str, threads: int) -> NativeExecutor:
     ops = (Embed(x, "table"), TakeRows(taken, x), Linear(y, taken, "head"), Logits(y))
     shapes = {"table": (1, 2), "head": (vocab, 2)}
     specs = {name: WeightSpec(name, shape, True) for name, shape in shapes.items()}
-    program = Program("test", ops, specs, CacheGroup(1, 1, 16), vocab, 2, 64)
+    program = Program("test", ops, specs, (CacheGroup((HeadsCache(1, 1, 16),)),), vocab, 2, 64)
     zeros = {n: Weight(n, WeightFormat.FP32, shape, np.zeros(shape, np.float32)) for n, shape in shapes.items()}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRIMARAN_ISA", isa)

@@ -1,11 +1,11 @@
 import pytest
 
 from trimaran.base.errors import ConfigError
-from trimaran.base.formats import CacheGroup, KVFormat
+from trimaran.base.formats import CacheGroup, HeadsCache, KVFormat
 from trimaran.engine.config import EngineConfig
 from trimaran.engine.sizing import available_memory, resolve_sizes
 
-CACHE = CacheGroup(layers=2, kv_heads=3, head_dim=64)
+CACHE = CacheGroup((HeadsCache(layers=2, kv_heads=3, head_dim=64),))
 PAGE_BYTES = 2 * 2 * 3 * 64 * 16 * 2
 
 

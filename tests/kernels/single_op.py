@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from trimaran.base.formats import CacheGroup, WeightFormat
+from trimaran.base.formats import CacheGroup, HeadsCache, WeightFormat
 from trimaran.kernels.program import Buffer, Embed, Logits, Op, Program, TakeRows, WeightSpec
 from trimaran.kernels.step import StepInputs
 from trimaran.kernels.weights import Weight
@@ -37,8 +37,8 @@ def program(
         head.append(TakeRows(taken, result))
         result = taken
     specs = {weight.name: WeightSpec(weight.name, weight.shape, len(weight.shape) == 2) for weight in weights}
-    cache = CacheGroup(1, kv_heads, head_dim)
-    return Program("test", (*head, Logits(result)), specs, cache, result.width, table.shape[1], context)
+    group = CacheGroup((HeadsCache(1, kv_heads, head_dim),))
+    return Program("test", (*head, Logits(result)), specs, (group,), result.width, table.shape[1], context)
 
 
 def named(weights: Sequence[Weight]) -> dict[str, Weight]:
@@ -53,7 +53,7 @@ def rows_step(rows: Sequence[int], *, want_logits: bool = True) -> StepInputs:
         starts=np.arange(count + 1, dtype=np.int32),
         contexts=np.zeros(count, np.int32),
         slots=np.arange(count, dtype=np.int32),
-        page_table=np.zeros((count, 1), np.int32),
+        page_tables=(np.zeros((count, 1), np.int32),),
         logits_rows=np.arange(count, dtype=np.int32),
         want_logits=want_logits,
     )

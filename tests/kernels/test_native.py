@@ -192,9 +192,9 @@ def _ints(*values: int) -> np.ndarray:
         ({"contexts": _ints(2**31 - 1)}, "context 2147483647"),
         ({"slots": _ints(3)}, "slot 3"),
         ({"slots": _ints(-1)}, "slot -1"),
-        ({"page_table": np.full((3, 10), 60, np.int32)}, "page 60"),
-        ({"page_table": np.full((3, 10), -2, np.int32)}, "page -2"),
-        ({"page_table": np.ones((3, 1), np.int32)}, "context 0"),
+        ({"page_tables": (np.full((3, 10), 60, np.int32),)}, "page 60"),
+        ({"page_tables": (np.full((3, 10), -2, np.int32),)}, "page -2"),
+        ({"page_tables": (np.ones((3, 1), np.int32),)}, "context 0"),
         ({"logits_rows": _ints(20)}, "logits row 20"),
         ({"logits_rows": _ints(*range(20), *[0] * 190)}, "number of logits rows 210"),
     ],
@@ -239,7 +239,7 @@ def test_shapes_without_a_kernel_are_refused() -> None:
 
 def test_open_by_name() -> None:
     runner = open_executor("native", program(), random_weights(program(), WeightFormat.INT4), OPTIONS)
-    assert (runner.name, runner.num_pages, runner.page_size) == ("native", 60, 16)
+    assert (runner.name, runner.num_pages, runner.page_size) == ("native", (60,), 16)
     runner.close()
 
 
@@ -255,7 +255,7 @@ def test_sizes_are_those_of_the_python_formats() -> None:
     for kv in KVFormat:
         assert _native.kv_token_bytes(kv, 48) == kv.token_bytes(48)
         runner = executor(options=replace(OPTIONS, kv_format=kv))
-        assert runner.kv_bytes == 60 * program().cache.page_bytes(kv, 16)
+        assert runner.kv_bytes == 60 * program().groups[0].page_bytes(kv, 16)
 
 
 def test_a_step_in_two_halves_is_the_same_step_and_may_be_left_to_close():
@@ -299,7 +299,7 @@ for _ in range(8):
     del runner  # nobody closed it
     core = executor()._core
     held = step(Rows(PROMPT, 0, PAGES))
-    arrays = (held.tokens, held.starts, held.contexts, held.slots, held.page_table, held.logits_rows)
+    arrays = (held.tokens, held.starts, held.contexts, held.slots, held.page_tables, held.logits_rows)
     core.begin(*arrays, False)
     del core
 """
@@ -318,7 +318,7 @@ def test_nothing_else_may_be_done_while_a_step_runs() -> None:
     with pytest.raises(RuntimeError, match="no step is running"):
         core.finish_step()
     held = step(Rows(PROMPT, 0, PAGES))
-    arrays = (held.tokens, held.starts, held.contexts, held.slots, held.page_table, held.logits_rows)
+    arrays = (held.tokens, held.starts, held.contexts, held.slots, held.page_tables, held.logits_rows)
     core.begin(*arrays, True)
     for forbidden in (lambda: core.begin(*arrays, True), lambda: core.choose([], [], []), core.profile):
         with pytest.raises(RuntimeError, match="a step is running"):

@@ -55,7 +55,7 @@ def step(*parts: Part, logits_rows: Sequence[int] | None = None) -> StepInputs:
         starts=np.cumsum([0, *lengths], dtype=np.int32),
         contexts=np.array([part.context for part in parts], np.int32),
         slots=np.arange(len(parts), dtype=np.int32),
-        page_table=pages,
+        page_tables=(pages,),
         logits_rows=np.array(rows, np.int32),
         want_logits=True,
     )
@@ -66,7 +66,9 @@ def attention(heads: int, kv_heads: int, head_dim: int, rotated: int) -> tuple[P
     width = (heads + 2 * kv_heads) * head_dim
     x = np.random.default_rng(3).standard_normal((TABLE, width), np.float32)
     out = buffer("out", heads * head_dim)
-    op = Attention(out, buffer("x", width), 0, heads, kv_heads, head_dim, 2 * head_dim**-0.5, RopeSpec(1000.0, rotated))
+    op = Attention(
+        out, buffer("x", width), 0, 0, heads, kv_heads, head_dim, 2 * head_dim**-0.5, RopeSpec(1000.0, rotated)
+    )
     weights = [fp32("x", x)]
     made = program([op], weights, out, kv_heads=kv_heads, head_dim=head_dim, context=1024)
     return made, named(weights)

@@ -10,8 +10,8 @@ from trimaran import _native
 from trimaran.base.formats import ActivationFormat, WeightFormat
 from trimaran.kernels.dequantise import dequantise
 from trimaran.kernels.native import NativeExecutor
-from trimaran.kernels.program import Add, Linear, Op, RmsNorm, SwiGLU
-from trimaran.kernels.reference_ops import rms_norm, swiglu, through_int8
+from trimaran.kernels.program import Add, Glu, Linear, Op, RmsNorm
+from trimaran.kernels.reference_ops import glu, rms_norm, through_int8
 from trimaran.kernels.step import ExecutorOptions
 from trimaran.kernels.weights import Weight
 from trimaran.quant.convert import quantise
@@ -172,9 +172,9 @@ def test_gate_and_up_in_one(isa: str, fmt: WeightFormat, width: int) -> None:
     w, x = matrix(fmt, 2 * width, 64), table(64, min(64, width))
     b = fp32("b", np.linspace(-1, 1, 2 * width))
     y, z = buffer("y", 2 * width), buffer("z", width)
-    out = run([Linear(y, buffer("x", 64), "w", "b"), SwiGLU(z, y)], [fp32("x", x), w, b], OPTIONS, len(x))
+    out = run([Linear(y, buffer("x", 64), "w", "b"), Glu(z, y)], [fp32("x", x), w, b], OPTIONS, len(x))
     both = seen_by(w, x, ActivationFormat.INT8) @ dequantise(w).astype(np.float64).T + b.data
-    np.testing.assert_allclose(out, swiglu(both), atol=2e-5, rtol=1e-5)
+    np.testing.assert_allclose(out, glu(both, "silu"), atol=2e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("fmt", list(WeightFormat))

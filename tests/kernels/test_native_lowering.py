@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 
 from trimaran.kernels.native_lowering import FusedLinear, lower, plan_slots, reads
-from trimaran.kernels.program import Add, Attention, Embed, Linear, Logits, Op, RmsNorm, SwiGLU, TakeRows
+from trimaran.kernels.program import Add, Attention, Embed, Glu, Linear, Logits, Op, RmsNorm, TakeRows
 
 from .single_op import buffer, fp32, program
 from .tiny import program as llama
@@ -65,8 +65,8 @@ def test_a_linear_that_is_read_twice_is_stored() -> None:
 
 def test_ops_without_a_linear_stay() -> None:
     half = buffer("half", 32)
-    kinds = [type(op) for op in lowered(RmsNorm(H, X, "n", 1e-5), Add(Y, H, X), SwiGLU(half, Y))]
-    assert kinds == [Embed, RmsNorm, Add, SwiGLU, TakeRows, Logits]
+    kinds = [type(op) for op in lowered(RmsNorm(H, X, "n", 1e-5), Add(Y, H, X), Glu(half, Y))]
+    assert kinds == [Embed, RmsNorm, Add, Glu, TakeRows, Logits]
 
 
 def test_the_residual_stream_of_a_llama_has_one_slot() -> None:

@@ -10,7 +10,7 @@ from trimaran.base.errors import ConfigError
 from trimaran.base.formats import WeightFormat
 from trimaran.kernels.native import NativeExecutor
 from trimaran.kernels.native_profile import HEADER, PHASES
-from trimaran.kernels.program import Add, Program, RmsNorm, SwiGLU
+from trimaran.kernels.program import Add, Glu, Program, RmsNorm
 from trimaran.kernels.step import ExecutorOptions
 
 from .single_op import X, buffer, fp32, named, rows_step
@@ -121,7 +121,7 @@ def test_ops_that_were_not_fused_have_lines(capfd: pytest.CaptureFixture[str]) -
     rng = np.random.default_rng(0)
     x, normed, gated, total = buffer("x", 32), buffer("normed", 32), buffer("gated", 16), buffer("total", 16)
     weights = [fp32(X, rng.standard_normal((5, 32))), fp32("norm", np.ones(32))]
-    ops = [RmsNorm(normed, x, "norm", 1e-5), SwiGLU(gated, normed), Add(total, gated, gated)]
+    ops = [RmsNorm(normed, x, "norm", 1e-5), Glu(gated, normed), Add(total, gated, gated)]
     runner = NativeExecutor(program_around(ops, weights, total), named(weights), OPTIONS)
     runner.run(rows_step([1, 4, 0]))
     runner.close()

@@ -24,7 +24,7 @@ def step(*chunks: tuple[int, int, list[int]], table: np.ndarray = TABLE, want_lo
         starts=np.array([0, *ends], np.int32),
         contexts=np.array([context for _, context, _ in chunks], np.int32),
         slots=np.array([slot for slot, _, _ in chunks], np.int32),
-        page_table=table,
+        page_tables=(table,),
         logits_rows=(ends - 1).astype(np.int32),
         want_logits=want_logits,
     )

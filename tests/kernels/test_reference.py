@@ -139,9 +139,9 @@ def test_a_shared_prefix_page_serves_two_sequences() -> None:
 
 def test_only_the_pages_of_the_sequence_are_written() -> None:
     runner = executor()
-    before = runner._pages.copy()
+    before = runner._heads[0]._pages.copy()
     logits(runner, Rows(PROMPT[:20], 0, [7, 3]))
-    changed = (runner._pages != before).any(axis=(1, 2, 4, 5))  # [pages, page_size]
+    changed = (runner._heads[0]._pages != before).any(axis=(1, 2, 4, 5))  # [pages, page_size]
     assert {(int(p), int(t)) for p, t in np.argwhere(changed)} == {(7, t) for t in range(16)} | {
         (3, t) for t in range(4)
     }
@@ -198,7 +198,7 @@ def test_int8_activations_only_meet_quantised_weights() -> None:
 
 
 def test_bf16_pages_round_and_fp32_pages_do_not() -> None:
-    pages = executor(options=FAST)._pages
+    pages = executor(options=FAST)._heads[0]._pages
     assert pages.itemsize == 2
     close = logits(executor(options=FAST), Rows(PROMPT, 0, PAGES))
     exact = logits(executor(), Rows(PROMPT, 0, PAGES))
@@ -209,7 +209,7 @@ def test_int8_pages_are_close_and_hold_a_scale_per_token_and_head() -> None:
     runner = executor(options=replace(EXACT, kv_format=KVFormat.INT8))
     exact = logits(executor(), Rows(PROMPT, 0, PAGES))
     assert 1e-4 < np.abs(logits(runner, Rows(PROMPT, 0, PAGES)) - exact).max() < 0.4
-    assert runner.kv_bytes == 40 * program().cache.page_bytes(KVFormat.INT8, 16)
+    assert runner.kv_bytes == 40 * program().groups[0].page_bytes(KVFormat.INT8, 16)
 
 
 def test_memory_is_reported_in_the_bytes_of_the_formats() -> None:
@@ -218,7 +218,7 @@ def test_memory_is_reported_in_the_bytes_of_the_formats() -> None:
     vectors = sum(spec.shape[0] * 4 for spec in program().weights.values() if not spec.matrix)
     groups = sum(spec.shape[0] * spec.shape[1] // 32 for spec in matrices)
     assert runner.weight_bytes == groups * WeightFormat.INT4Z.group_bytes + vectors
-    assert runner.kv_bytes == 40 * program().cache.page_bytes(KVFormat.FP32, 16)
+    assert runner.kv_bytes == 40 * program().groups[0].page_bytes(KVFormat.FP32, 16)
 
 
 def test_a_tied_matrix_counts_once() -> None:
@@ -230,7 +230,7 @@ def test_a_tied_matrix_counts_once() -> None:
 
 def test_it_opens_by_name_and_closes_twice() -> None:
     runner = open_executor("reference", program(), random_weights(program()), EXACT)
-    assert (runner.name, runner.isa, runner.num_pages, runner.page_size) == ("reference", "numpy", 40, 16)
+    assert (runner.name, runner.isa, runner.num_pages, runner.page_size) == ("reference", "numpy", (40,), 16)
     runner.close()
     runner.close()
 

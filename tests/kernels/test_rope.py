@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from trimaran.kernels.program import RopeScaling, RopeSpec
+from trimaran.kernels.program import Llama3Scaling, RopeSpec
 from trimaran.kernels.rope import inverse_frequencies, rope_table
 
 
@@ -14,7 +14,7 @@ def test_frequencies_fall_geometrically() -> None:
 
 
 def test_llama3_scaling_as_in_the_published_code() -> None:
-    spec = RopeSpec(500000.0, 128, RopeScaling(8.0, 1.0, 4.0, 8192))
+    spec = RopeSpec(500000.0, 128, Llama3Scaling(8.0, 1.0, 4.0, 8192))
     expected = []
     for frequency in inverse_frequencies(RopeSpec(500000.0, 128)):
         wavelength = 2 * math.pi / frequency

@@ -77,7 +77,7 @@ def step(*sequences: Rows, logits_rows: Sequence[int] | None = None, want_logits
         starts=np.cumsum([0, *lengths], dtype=np.int32),
         contexts=np.array([rows.context for rows in sequences], np.int32),
         slots=np.array(slots, np.int32),
-        page_table=table,
+        page_tables=(table,),
         logits_rows=np.array(wanted, np.int32),
         want_logits=want_logits,
     )

@@ -52,7 +52,7 @@ def test_ops_and_weights_are_recorded_in_order() -> None:
 def test_every_op_writes_a_buffer_of_its_own() -> None:
     b = Builder(CFG)
     x = b.embed("emb")
-    buffers = [x, b.rms_norm(x, "n1"), b.rms_norm(x, "n2"), b.swiglu(x), b.add(x, x), b.take_rows(x)]
+    buffers = [x, b.rms_norm(x, "n1"), b.rms_norm(x, "n2"), b.glu(x), b.add(x, x), b.take_rows(x)]
     assert len({buffer.name for buffer in buffers}) == len(buffers)
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from trimaran.base.errors import CheckpointError, UnsupportedError
-from trimaran.kernels.program import RopeScaling, RopeSpec
+from trimaran.kernels.program import Llama3Scaling, RopeSpec
 from trimaran.models.config import ModelConfig
-from trimaran.models.config_hf import llama_from_hf
+from trimaran.models.config_hf import config_from_hf
 
 from .tiny_files import InMemory, open_tiny
 
@@ -32,23 +32,23 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
 }
-SCALING = RopeScaling(8.0, 1.0, 4.0, 8192)
+SCALING = Llama3Scaling(8.0, 1.0, 4.0, 8192)
 
 
 def read(directory: Path = Path("/nonexistent"), drop: str | None = None, **changes: Any) -> ModelConfig:
     metadata = {key: value for key, value in (BASE | changes).items() if key != drop}
-    return llama_from_hf(InMemory("safetensors", metadata, directory, {}))
+    return config_from_hf(InMemory("safetensors", metadata, directory, {}), "llama")
 
 
 def test_a_file_of_transformers_5() -> None:
-    cfg = llama_from_hf(open_tiny("llama3"))
-    assert cfg.rope == RopeSpec(500.0, 24, RopeScaling(8.0, 1.0, 4.0, 16))
+    cfg = config_from_hf(open_tiny("llama3"), "llama")
+    assert cfg.rope == RopeSpec(500.0, 24, Llama3Scaling(8.0, 1.0, 4.0, 16))
     assert (cfg.heads, cfg.kv_heads, cfg.head_dim, cfg.hidden) == (4, 2, 24, 64)
     assert (cfg.tied, cfg.attention_bias, cfg.bos_id, cfg.eos_ids) == (False, False, 1, frozenset({2, 3}))
 
 
 def test_a_file_of_transformers_4() -> None:
-    cfg = llama_from_hf(open_tiny("biased"))
+    cfg = config_from_hf(open_tiny("biased"), "llama")
     assert cfg.rope == RopeSpec(10000.0, 8)
     assert (cfg.kv_heads, cfg.head_dim, cfg.context) == (1, 8, 64)
     assert (cfg.tied, cfg.attention_bias, cfg.eos_ids) == (True, True, frozenset({2}))
@@ -113,15 +113,9 @@ def test_malformed_values_are_named(changes: dict[str, Any], message: str) -> No
         ({"hidden_act": "gelu"}, "hidden_act to 'gelu'"),
         ({"mlp_bias": True}, "mlp_bias"),
         ({"rope_interleaved": True}, "rope_interleaved"),
-        ({"sliding_window": 128}, "sliding_window"),
-        ({"quantization_config": {"quant_method": "fp8"}}, r"quantization_config \(fp8\)"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope_scaling.rope_type to 'yarn'"),
-        ({"rope_scaling": {"type": "linear", "factor": 4.0}}, "'linear'"),
+        ({"rope_scaling": {"rope_type": "longrope", "factor": 4.0}}, "rope_scaling.rope_type to 'longrope'"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 4.0}}, "'dynamic'"),
         ({"rope_scaling": {"rope_type": "llama3", **LLAMA3, "beta_fast": 32}}, "rope_scaling.beta_fast"),
-        (
-            {"rope_parameters": {"rope_type": "default", "rope_theta": 20000.0, "partial_rotary_factor": 0.5}},
-            "rope_parameters.partial_rotary_factor",
-        ),
     ],
 )
 def test_what_the_family_does_not_implement_is_named(changes: dict[str, Any], message: str) -> None:
@@ -131,11 +125,11 @@ def test_what_the_family_does_not_implement_is_named(changes: dict[str, Any], me
 
 @pytest.mark.parametrize("changes", [{"sliding_window": 256}, {"sliding_window": 64, "use_sliding_window": False}])
 def test_a_window_that_is_not_in_force(changes: dict[str, Any]) -> None:
-    assert read(**changes).context == 256
+    assert read(**changes).window is None
 
 
 def test_keys_of_other_architectures_are_logged(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.INFO):
         read(final_logit_softcapping=30.0, use_cache=True, pad_token_id=0)
     assert caplog.messages == ["config.json: the llama family does not use final_logit_softcapping"]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trimaran.base.formats import ActivationFormat, KVFormat, WeightFormat
+from trimaran.base.formats import ActivationFormat, CacheGroup, HeadsCache, KVFormat, WeightFormat
 from trimaran.kernels.program import Attention, Linear, RmsNorm
 from trimaran.kernels.reference import ReferenceExecutor
 from trimaran.kernels.step import ExecutorOptions, StepInputs
@@ -24,7 +24,7 @@ def logits(checkpoint: InMemory, tokens: np.ndarray, weight_format: WeightFormat
     count = len(tokens)
     zero, table = np.zeros(1, np.int32), np.array([[4, 2, 8, 1]], np.int32)
     rows = np.arange(count, dtype=np.int32)
-    out = executor.run(StepInputs(tokens, np.array([0, count], np.int32), zero, zero, table, rows, want_logits=True))
+    out = executor.run(StepInputs(tokens, np.array([0, count], np.int32), zero, zero, (table,), rows, want_logits=True))
     assert out.logits is not None
     return out.logits
 
@@ -67,4 +67,4 @@ def test_the_program_reads_like_the_model() -> None:
     assert not program.weights["model.layers.2.self_attn.o_proj.bias"].matrix
     assert program.weights["model.layers.0.mlp.gate_up"].shape == (128, 32)
     assert (program.vocab, program.hidden, program.context) == (96, 32, 64)
-    assert (program.cache.layers, program.cache.kv_heads, program.cache.head_dim) == (3, 1, 8)
+    assert program.groups == (CacheGroup((HeadsCache(3, 1, 8),)),)

@@ -29,5 +29,5 @@ def test_it_loads_as_it_is_and_continues_a_sentence(smollm2: Path) -> None:
     executor = open_executor("reference", program, weights, ExecutorOptions(num_pages=2, max_sequences=1))
     tokens = np.array([vocabulary[text] for text in ("The", "Ġcapital", "Ġof", "ĠFrance", "Ġis")], np.int32)
     zero, one, last = np.zeros(1, np.int32), np.ones((1, 1), np.int32), np.array([4], np.int32)
-    out = executor.run(StepInputs(tokens, np.array([0, 5], np.int32), zero, zero, one, last, want_logits=False))
+    out = executor.run(StepInputs(tokens, np.array([0, 5], np.int32), zero, zero, (one,), last, want_logits=False))
     assert out.greedy.tolist() == [vocabulary["ĠParis"]]

@@ -54,13 +54,60 @@ class ActivationFormat(StrEnum):
 
 
 @dataclass(frozen=True)
-class CacheGroup:
-    """The shape of one token's cache entry in one layer, and the number of layers that have one."""
+class HeadsCache:
+    """Keys and values of ``kv_heads`` heads, in each of ``layers`` layers."""
 
     layers: int
     kv_heads: int
     head_dim: int
 
+    def token_bytes(self, fmt: KVFormat) -> int:
+        """Bytes of one token in all layers."""
+        return self.layers * self.kv_heads * fmt.token_bytes(self.head_dim)
+
+
+@dataclass(frozen=True)
+class LatentCache:
+    """What multi-head latent attention keeps in each of ``layers`` layers: a latent vector, and the rotated key part
+    that all heads share."""
+
+    layers: int
+    latent: int
+    rope: int
+
+    def token_bytes(self, fmt: KVFormat) -> int:
+        """Bytes of one token in all layers; ``int8`` has an fp32 scale for the latent and one for the key part."""
+        width = self.latent + self.rope
+        return self.layers * {"fp32": 4 * width, "bf16": 2 * width, "int8": width + 8}[fmt.value]
+
+
+@dataclass(frozen=True)
+class IndexCache:
+    """The keys by which an indexer chooses tokens, ``dim`` wide, in the ``layers`` layers that have an indexer."""
+
+    layers: int
+    dim: int
+
+    def token_bytes(self, fmt: KVFormat) -> int:
+        """Bytes of one token in all layers: fp32 beside fp32 pages (the oracle), else e4m3 with an fp32 scale."""
+        return self.layers * (4 * self.dim if fmt is KVFormat.FP32 else self.dim + 4)
+
+
+Cache = HeadsCache | LatentCache | IndexCache
+
+
+@dataclass(frozen=True)
+class CacheGroup:
+    """Caches that share pages: one page number stands for some tokens in all of them, so they are allocated, held and
+    freed together.
+
+    ``window``: only the last so many tokens are read, and pages before them may be given back. Layers that differ in
+    this are of different groups; each group has page numbers and a page table of its own.
+    """
+
+    caches: tuple[Cache, ...]
+    window: int | None = None
+
     def page_bytes(self, fmt: KVFormat, page_size: int) -> int:
-        """Bytes of one page (``page_size`` tokens, keys and values, all layers)."""
-        return self.layers * self.kv_heads * page_size * fmt.token_bytes(self.head_dim)
+        """Bytes of one page of ``page_size`` tokens."""
+        return page_size * sum(cache.token_bytes(fmt) for cache in self.caches)

@@ -43,7 +43,7 @@ class BareExecutor:
 
     def _deal(self, sequences: int) -> None:
         """Splits all pages among ``sequences`` sequences."""
-        pages = (self._executor.num_pages - 1) // sequences
+        pages = (self._executor.num_pages[0] - 1) // sequences
         self._page_table = 1 + np.arange(sequences * pages, dtype=np.int32).reshape(sequences, pages)
 
     def _prefill(self, slot: int, tokens: int) -> None:
@@ -67,7 +67,7 @@ class BareExecutor:
                 starts=np.asarray(starts, np.int32),
                 contexts=np.asarray(contexts, np.int32),
                 slots=np.asarray(slots, np.int32),
-                page_table=self._page_table,
+                page_tables=(self._page_table,),
                 logits_rows=np.asarray(rows, np.int32),
                 want_logits=False,
             )

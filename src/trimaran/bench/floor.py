@@ -71,7 +71,7 @@ def count_work(
     heads = {op.weight: op.x.logits_rows and activations is ActivationFormat.INT8 for op in linears}
     return Work(
         weight_bytes=sum(least_bytes(weights[name], head=head) for name, head in heads.items()),
-        kv_bytes=program.cache.page_bytes(kv_format, 1),
+        kv_bytes=sum(group.page_bytes(kv_format, 1) for group in program.groups),
         int8_ops=ops[True, False],
         fp32_ops=ops[False, False],
         head_int8_ops=ops[True, True],

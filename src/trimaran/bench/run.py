@@ -83,7 +83,7 @@ def run(setup: Setup, cases: Sequence[Case], progress: Callable[[str], None]) ->
                 max_num_seqs=sequences,
                 max_num_batched_tokens=CHUNK,
                 page_size=PAGE,
-                kv_memory_bytes=program.cache.page_bytes(kv_format, PAGE) * (1 + pages),
+                kv_memory_bytes=program.groups[0].page_bytes(kv_format, PAGE) * (1 + pages),
                 threads=threads,
                 overlap=setup.overlap,
             )
@@ -95,7 +95,7 @@ def run(setup: Setup, cases: Sequence[Case], progress: Callable[[str], None]) ->
             server = OwnServer(str(setup.model), flags, program.vocab)
             stack.callback(server.close)
             subjects.append(server)
-        cache_bytes = program.cache.page_bytes(KVFormat.BF16, PAGE) * pages
+        cache_bytes = program.groups[0].page_bytes(KVFormat.BF16, PAGE) * pages
         needs_of_peers = PeerOptions(
             model=str(setup.model),
             threads=threads,

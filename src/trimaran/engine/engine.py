@@ -80,7 +80,7 @@ class Engine:
         """
         self.info = info
         self._executor = executor
-        self._pool = PagePool(executor.num_pages - 1)
+        self._pool = PagePool(executor.num_pages[0] - 1)
         self._prefix = PrefixCache(self._pool, limits.page_size, identity, enabled=prefix_caching)
         self._scheduler = Scheduler(limits, self._pool, self._prefix)
         self._runner = Runner(

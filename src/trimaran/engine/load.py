@@ -31,7 +31,7 @@ def load_engine(config: EngineConfig) -> Engine:
 def _load_null(config: EngineConfig) -> Engine:
     program = config.null.program()
     kv_format = config.kv_format or KVFormat.BF16
-    sizes = resolve_sizes(config, program.cache, kv_format, program.context, available_memory())
+    sizes = resolve_sizes(config, program.groups[0], kv_format, program.context, available_memory())
     executor = NullExecutor(program, {}, _options(config, sizes), config.null)
     eos_ids = frozenset() if config.null.eos_id is None else frozenset({config.null.eos_id})
     return _start(config, sizes, executor, program, eos_ids, name="null", digest="null", weight_format="none")
@@ -48,7 +48,7 @@ def _load_model(config: EngineConfig) -> Engine:
         program = build_program(model)
         weights = load_weights(checkpoint, model, program, config.weight_format)
         kv_format = config.kv_format or kv_format_beside(weights, config.activations)
-        sizes = resolve_sizes(config, program.cache, kv_format, program.context, available_memory())
+        sizes = resolve_sizes(config, program.groups[0], kv_format, program.context, available_memory())
         program = replace(program, context=sizes.context)
         executor = open_executor(config.executor, program, weights, _options(config, sizes))
         weight_format = _describe(weights)

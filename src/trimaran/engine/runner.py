@@ -56,7 +56,7 @@ class Runner:
                 starts=self._starts.array[: n + 1],
                 contexts=self._contexts.array[:n],
                 slots=self._slots.array[:n],
-                page_table=self._page_table,
+                page_tables=(self._page_table,),
                 logits_rows=self._logits_rows.array[:sampled],
                 want_logits=want_logits,
             )

@@ -32,7 +32,7 @@ def kv_format_beside(weights: Mapping[str, Weight], activations: ActivationForma
 
 
 def resolve_sizes(
-    config: EngineConfig, cache: CacheGroup, kv_format: KVFormat, model_context: int, available_bytes: int
+    config: EngineConfig, group: CacheGroup, kv_format: KVFormat, model_context: int, available_bytes: int
 ) -> Sizes:
     """Pure: the same arguments give the same sizes.
 
@@ -42,7 +42,7 @@ def resolve_sizes(
     context = config.max_model_len or model_context
     if context > model_context:
         raise ConfigError(f"max_model_len {context} exceeds the {model_context} tokens that the model was trained for")
-    page_bytes = cache.page_bytes(kv_format, config.page_size)
+    page_bytes = group.page_bytes(kv_format, config.page_size)
     a_sequence = -(-context // config.page_size)
     wanted = config.max_num_seqs * a_sequence
     budget = config.kv_memory_bytes if config.kv_memory_bytes is not None else int(available_bytes * MEMORY_SHARE)

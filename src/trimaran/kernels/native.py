@@ -9,7 +9,15 @@ import numpy.typing as npt
 
 from trimaran.base.env import truth
 from trimaran.base.errors import ConfigError, UnsupportedError
-from trimaran.base.formats import GROUP, ActivationFormat, WeightFormat
+from trimaran.base.formats import (
+    GROUP,
+    ActivationFormat,
+    CacheGroup,
+    HeadsCache,
+    IndexCache,
+    LatentCache,
+    WeightFormat,
+)
 from trimaran.kernels.bounds import Bounds
 from trimaran.kernels.dequantise import dequantise
 from trimaran.kernels.native_lowering import FusedLinear, Lowered, Slots, lower, plan_slots
@@ -19,12 +27,17 @@ from trimaran.kernels.program import (
     Attention,
     Buffer,
     Embed,
+    Experts,
+    Glu,
+    HeadLinear,
+    LatentAttention,
     Linear,
     Logits,
     Program,
     RmsNorm,
     RopeSpec,
-    SwiGLU,
+    Route,
+    SelectTokens,
     TakeRows,
 )
 from trimaran.kernels.rope import rope_table
@@ -60,7 +73,7 @@ class NativeExecutor:
         self.isa = choose_isa(os.environ)
         profiled = truth("TRIMARAN_PROFILE", os.environ.get("TRIMARAN_PROFILE") or "false")
         self.threads = options.threads or len(os.sched_getaffinity(0))
-        self.num_pages = options.num_pages
+        self.num_pages = tuple(map(options.pages_of, range(len(program.groups))))
         self.page_size = options.page_size
         self._vocab = program.vocab
         try:
@@ -87,7 +100,7 @@ class NativeExecutor:
             raise ValueError("the executor is closed")
         assert self._started is None, "a step is running"
         self._core.begin(
-            step.tokens, step.starts, step.contexts, step.slots, step.page_table, step.logits_rows, step.want_logits
+            step.tokens, step.starts, step.contexts, step.slots, step.page_tables, step.logits_rows, step.want_logits
         )
         self._started = step
 
@@ -149,12 +162,11 @@ def _check_shapes(program: Program, weights: Mapping[str, Weight]) -> None:
             )
     if program.vocab > MAX_VOCAB:
         raise UnsupportedError(f"a vocabulary of {program.vocab} exceeds the native executor's limit of {MAX_VOCAB}")
-    cache = program.cache
-    if cache.head_dim % 16:
-        raise UnsupportedError(f"head_dim {cache.head_dim} is not a multiple of 16, as the native executor needs")
     for op in program.ops:
         if isinstance(op, Attention):
-            assert (op.kv_heads, op.head_dim) == (cache.kv_heads, cache.head_dim), op
+            assert (op.window, op.q_norm, op.k_norm, op.query_scale) == (None, None, None, None), op
+            if op.head_dim % 16:
+                raise UnsupportedError(f"head_dim {op.head_dim} is not a multiple of 16, as the native executor needs")
             assert op.heads % op.kv_heads == 0, op
             assert op.rope.dims % 2 == 0, op
             assert op.rope.dims <= op.head_dim, op
@@ -176,23 +188,23 @@ class _Assembly:
         self._matrices: dict[tuple[int, bool], int] = {}  # by weight object: a tied matrix is packed once
         self._vectors: dict[str, int] = {}
         self._ropes: dict[RopeSpec, int] = {}
-        self._positions = min(program.context, options.num_pages * options.page_size)
+        whole = [options.pages_of(g) for g, group in enumerate(program.groups) if group.window is None]
+        self._positions = min([program.context, *(pages * options.page_size for pages in whole)])
         self.core = _native.Program(
             isa=isa,
             threads=threads,
             vocab=program.vocab,
             max_rows=options.max_rows,
             max_sequences=options.max_sequences,
-            num_pages=options.num_pages,
             page_size=options.page_size,
             max_positions=self._positions,
             int8_activations=self._int8,
             kv_format=options.kv_format,
-            kv_layers=program.cache.layers,
-            kv_heads=program.cache.kv_heads,
-            head_dim=program.cache.head_dim,
             weight_bytes=self._weight_bytes(program),
         )
+        self._head_caches: dict[int, int] = {}  # the core's HeadsCache of each group that has one
+        for number, group in enumerate(program.groups):
+            self._add_group(number, group, options)
         self._slots: Slots = plan_slots(ops)
         self._buffers = [self.core.add_buffer(width, logits_rows) for width, logits_rows in self._slots.shapes]
         previous: Lowered | None = None
@@ -200,6 +212,16 @@ class _Assembly:
             self._add(op, previous)
             previous = op
         self.core.finish()
+
+    def _add_group(self, number: int, group: CacheGroup, options: ExecutorOptions) -> None:
+        self.core.add_group(options.pages_of(number), group.window or 0)
+        for cache in group.caches:
+            match cache:
+                case HeadsCache():
+                    added = self.core.add_heads_cache(number, cache.layers, cache.kv_heads, cache.head_dim)
+                    self._head_caches[number] = added
+                case LatentCache() | IndexCache():
+                    raise NotImplementedError(type(cache).__name__)
 
     def _weight_bytes(self, program: Program) -> int:
         sizes = {}
@@ -255,12 +277,13 @@ class _Assembly:
                 self.core.attention(
                     out=self._buffer(op.out),
                     qkv=self._buffer(op.qkv),
+                    cache=self._head_caches[op.group],
                     layer=op.layer,
                     heads=op.heads,
                     rope=self._rope(op.rope),
                     scale=op.scale,
                 )
-            case SwiGLU():
+            case Glu():
                 self.core.swiglu(self._buffer(op.out), self._buffer(op.gate_up))
             case Add():
                 self.core.add(self._buffer(op.out), self._buffer(op.a), self._buffer(op.b))
@@ -268,6 +291,8 @@ class _Assembly:
                 self.core.take_rows(self._buffer(op.out), self._buffer(op.x))
             case Logits():
                 self.core.logits(self._buffer(op.x))
+            case HeadLinear() | LatentAttention() | SelectTokens() | Route() | Experts():
+                raise NotImplementedError(type(op).__name__)
             case Linear():
                 raise AssertionError("lowering leaves no plain linear")
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from trimaran.kernels.program import Add, Buffer, Linear, Logits, Op, Program, RmsNorm, SwiGLU, TakeRows
+from trimaran.kernels.program import Add, Buffer, Glu, Linear, Logits, Op, Program, RmsNorm, TakeRows
 
 Epilogue = Literal["store", "add", "swiglu", "logits"]
 
@@ -57,7 +57,7 @@ def lower(program: Program) -> list[Lowered]:
                 lowered.append(graph.fuse(op, None))
             case Linear():
                 pass  # comes with its tail, when all that the tail reads is there
-            case Add() | SwiGLU() | Logits() if (head := graph.head(op)) is not None:
+            case Add() | Glu() | Logits() if (head := graph.head(op)) is not None:
                 lowered.append(graph.fuse(head, op))
             case RmsNorm() | TakeRows() if graph.folds(op):
                 pass  # the linears that read it do it themselves
@@ -81,11 +81,11 @@ class _Graph:
         match self._readers.get(linear.out):
             case [Add() as add] if add.a != add.b and self._first_linear(add) is linear:
                 return add
-            case [SwiGLU() | Logits() as only]:
+            case [Glu() | Logits() as only]:
                 return only
         return None
 
-    def head(self, op: Add | SwiGLU | Logits) -> Linear | None:
+    def head(self, op: Add | Glu | Logits) -> Linear | None:
         """The linear whose epilogue ``op`` becomes."""
         for buffer in reads(op):
             writer = self._writer.get(buffer)
@@ -120,7 +120,7 @@ class _Graph:
         match tail:
             case Add():
                 return replace(plain, out=tail.out, epilogue="add", residual=tail.b if tail.a == linear.out else tail.a)
-            case SwiGLU():
+            case Glu():
                 return replace(plain, out=tail.out, epilogue="swiglu")
             case Logits():
                 return replace(plain, epilogue="logits")

@@ -19,7 +19,22 @@ import numpy.typing as npt
 from trimaran.base.formats import GROUP, ActivationFormat, KVFormat
 from trimaran.kernels.bounds import Bounds
 from trimaran.kernels.native_lowering import FusedLinear, Lowered, lower
-from trimaran.kernels.program import Add, Attention, Embed, Linear, Logits, Program, RmsNorm, SwiGLU, TakeRows
+from trimaran.kernels.program import (
+    Add,
+    Attention,
+    Embed,
+    Experts,
+    Glu,
+    HeadLinear,
+    LatentAttention,
+    Linear,
+    Logits,
+    Program,
+    RmsNorm,
+    Route,
+    SelectTokens,
+    TakeRows,
+)
 from trimaran.kernels.step import ExecutorOptions, StepInputs
 from trimaran.kernels.weights import Weight, least_bytes
 
@@ -180,7 +195,7 @@ def _cost(op: Lowered, weights: Mapping[str, Weight], options: ExecutorOptions) 
             )
         case RmsNorm():
             return _Cost("rms_norm", op.out.logits_rows)
-        case SwiGLU():
+        case Glu():
             return _Cost("swiglu", op.out.logits_rows)
         case Add():
             return _Cost("add", op.out.logits_rows)
@@ -188,6 +203,8 @@ def _cost(op: Lowered, weights: Mapping[str, Weight], options: ExecutorOptions) 
             return _Cost("take_rows", logits_rows=True)
         case Logits():
             return _Cost("logits", logits_rows=True)
+        case HeadLinear() | LatentAttention() | SelectTokens() | Route() | Experts():
+            return _Cost(type(op).__name__)
         case Linear():
             raise AssertionError("lowering leaves no plain linear")
 

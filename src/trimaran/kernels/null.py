@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from trimaran.base.formats import CacheGroup
+from trimaran.base.formats import CacheGroup, HeadsCache
 from trimaran.kernels.program import Program
 from trimaran.kernels.step import ExecutorOptions, InOnePiece, StepInputs, StepOutputs
 from trimaran.kernels.weights import Weight
@@ -41,7 +41,7 @@ class NullModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             family="null",
             ops=(),
             weights={},
-            cache=CacheGroup(layers=1, kv_heads=1, head_dim=1),
+            groups=(CacheGroup((HeadsCache(layers=1, kv_heads=1, head_dim=1),)),),
             vocab=self.vocab,
             hidden=1,
             context=self.context,
@@ -65,10 +65,10 @@ class NullExecutor(InOnePiece):
     ) -> None:
         assert not weights, "the null executor reads no weights"
         self.model = model or NullModel(vocab=program.vocab, context=program.context)
-        self.num_pages = options.num_pages
+        self.num_pages: tuple[int, ...] = (options.pages_of(0),)
         self.page_size = options.page_size
         self._options = options
-        self._pages = np.full((options.num_pages, options.page_size), -1, np.int32)
+        self._pages = np.full((options.pages_of(0), options.page_size), -1, np.int32)
         self._factors = _mix(np.arange(1, program.context + 1, dtype=np.uint64)) | np.uint64(1)
         self.kv_bytes = self._pages.nbytes
 
@@ -90,7 +90,7 @@ class NullExecutor(InOnePiece):
     def _slots(self, step: StepInputs, i: int, first: int, end: int) -> tuple[npt.NDArray[np.int64], ...]:
         """Page and offset of sequence ``i``'s positions ``first:end``."""
         positions = np.arange(first, end)
-        pages = step.page_table[step.slots[i], positions // self.page_size]
+        pages = step.page_tables[0][step.slots[i], positions // self.page_size]
         return pages, positions % self.page_size
 
     def _write(self, step: StepInputs, i: int) -> None:
@@ -132,9 +132,9 @@ class NullExecutor(InOnePiece):
         for i, slot in enumerate(step.slots):
             context = int(step.contexts[i])
             length = context + int(step.starts[i + 1] - step.starts[i])
-            row = step.page_table[slot, : -(-length // self.page_size)]
+            row = step.page_tables[0][slot, : -(-length // self.page_size)]
             assert length <= self.model.context
-            assert 0 < row.min() <= row.max() < self.num_pages, "a page that nobody was given"
+            assert 0 < row.min() <= row.max() < self.num_pages[0], "a page that nobody was given"
             mine = set(row[context // self.page_size :].tolist())
             assert not mine & written, "two sequences of a step write to one page"
             written |= mine

@@ -3,10 +3,9 @@
 import os
 from collections.abc import Mapping, Sequence
 
-import ml_dtypes
 import numpy as np
 
-from trimaran.base.formats import ActivationFormat, KVFormat
+from trimaran.base.formats import ActivationFormat, HeadsCache
 from trimaran.kernels import reference_ops as ops
 from trimaran.kernels.dequantise import dequantise
 from trimaran.kernels.program import (
@@ -14,23 +13,27 @@ from trimaran.kernels.program import (
     Attention,
     Buffer,
     Embed,
+    Experts,
+    Glu,
+    HeadLinear,
+    LatentAttention,
     Linear,
     Logits,
     Op,
     Program,
     RmsNorm,
-    SwiGLU,
+    Route,
+    SelectTokens,
     TakeRows,
 )
 from trimaran.kernels.reference_ops import Array
+from trimaran.kernels.reference_pages import KEYS, VALUES, HeadsPages
 from trimaran.kernels.rope import rope_table
 from trimaran.kernels.step import ExecutorOptions, Float32, InOnePiece, StepInputs, StepOutputs
 from trimaran.kernels.validate import check_options, check_step, check_weights
 from trimaran.kernels.weights import Weight
 
 Buffers = dict[Buffer, Array]
-
-_PAGE_TYPES = {KVFormat.FP32: np.float32, KVFormat.BF16: ml_dtypes.bfloat16, KVFormat.INT8: np.int8}
 
 
 class ReferenceExecutor(InOnePiece):
@@ -53,7 +56,7 @@ class ReferenceExecutor(InOnePiece):
         check_options(options)
         check_weights(program, weights)
         self.threads = len(os.sched_getaffinity(0))
-        self.num_pages = options.num_pages
+        self.num_pages = tuple(map(options.pages_of, range(len(program.groups))))
         self.page_size = options.page_size
         self._program = program
         self._options = options
@@ -65,12 +68,13 @@ class ReferenceExecutor(InOnePiece):
         self._quantised = frozenset(name for name in program.weights if weights[name].fmt.quantised)
         ropes = {op.rope for op in program.ops if isinstance(op, Attention)}
         self._ropes = {spec: rope_table(spec, program.context) for spec in ropes}
-        cache = program.cache
-        shape = (options.num_pages, cache.layers, 2, options.page_size, cache.kv_heads, cache.head_dim)
-        self._pages: Array = np.zeros(shape, _PAGE_TYPES[options.kv_format])
-        self._int8_pages = options.kv_format is KVFormat.INT8
-        self._scales: Array = np.zeros(shape[:-1] if self._int8_pages else 0, np.float32)
-        self.kv_bytes = self._pages.nbytes + self._scales.nbytes
+        self._heads = {
+            g: HeadsPages(cache, options.pages_of(g), options, compute)
+            for g, group in enumerate(program.groups)
+            for cache in group.caches
+            if isinstance(cache, HeadsCache)
+        }
+        self.kv_bytes = sum(pages.nbytes for pages in self._heads.values())
         self._last_reads = _last_reads(program.ops)
 
     def run(self, step: StepInputs) -> StepOutputs:
@@ -90,13 +94,13 @@ class ReferenceExecutor(InOnePiece):
     def close(self) -> None:
         """Drops weights and pages."""
         self._weights = {}
-        self._pages = np.zeros(0, self._pages.dtype)
-        self._scales = np.zeros(0, np.float32)
+        self._heads = {}
 
     def _apply(self, op: Op, buffers: Buffers, step: StepInputs) -> Array:
         match op:
             case Embed():
-                return self._weights[op.weight][step.tokens]
+                rows: Array = self._weights[op.weight][step.tokens] * np.asarray(op.scale, self._compute)
+                return rows
             case RmsNorm():
                 return ops.rms_norm(buffers[op.x], self._weights[op.weight], op.eps)
             case Linear():
@@ -106,57 +110,42 @@ class ReferenceExecutor(InOnePiece):
                 return ops.linear(x, self._weights[op.weight], None if op.bias is None else self._weights[op.bias])
             case Attention():
                 return self._attention(op, buffers[op.qkv], step)
-            case SwiGLU():
-                return ops.swiglu(buffers[op.gate_up])
+            case Glu():
+                return ops.glu(buffers[op.gate_up], op.activation)
             case Add():
                 return buffers[op.a] + buffers[op.b]
             case TakeRows():
                 return buffers[op.x][step.logits_rows]
+            case HeadLinear() | LatentAttention() | SelectTokens() | Route() | Experts():
+                raise NotImplementedError(type(op).__name__)
             case Logits():
                 raise AssertionError("run returns at logits")
 
     def _attention(self, op: Attention, qkv: Array, step: StepInputs) -> Array:
+        assert (op.window, op.q_norm, op.k_norm, op.query_scale) == (None, None, None, None), op
         heads = qkv.reshape(len(qkv), -1, op.head_dim)
         q, k, v = np.split(heads, [op.heads, op.heads + op.kv_heads], axis=1)
         out = np.empty_like(q)
         cos_table, sin_table = self._ropes[op.rope]
+        pages = self._heads[op.group]
         for i, context in enumerate(step.contexts.tolist()):
             rows = slice(step.starts[i], step.starts[i + 1])
             positions = np.arange(context, context + rows.stop - rows.start)
             cos, sin = cos_table[positions].astype(self._compute), sin_table[positions].astype(self._compute)
-            table = step.page_table[step.slots[i]]
-            self._write(op.layer, 0, table, positions, ops.rotate(k[rows], cos, sin))
-            self._write(op.layer, 1, table, positions, v[rows])
+            table = step.page_tables[op.group][step.slots[i]]
+            pages.write(op.layer, KEYS, table, positions, ops.rotate(k[rows], cos, sin))
+            pages.write(op.layer, VALUES, table, positions, v[rows])
             tokens = context + len(positions)
-            keys, key_scales = self._read(op.layer, 0, table, tokens)
-            values, value_scales = self._read(op.layer, 1, table, tokens)
+            keys, key_scales = pages.read(op.layer, KEYS, table, tokens)
+            values, value_scales = pages.read(op.layer, VALUES, table, tokens)
             for row, query, position in zip(out[rows], ops.rotate(q[rows], cos, sin), positions, strict=True):
                 seen = slice(position + 1)
-                if self._int8_pages:
+                if pages.int8:
                     scaled = keys[seen] * key_scales[seen, :, None]
                     row[:] = ops.attend_int8(query, scaled, values[seen], value_scales[seen], op.scale)
                 else:
                     row[:] = ops.attend(query, keys[seen], values[seen], op.scale)
         return out.reshape(len(qkv), -1)
-
-    def _write(self, layer: int, part: int, table: Array, positions: Array, heads: Array) -> None:
-        """Writes keys (``part`` 0) or values (1) ``[rows, kv_heads, head_dim]`` in page format."""
-        at = (table[positions // self.page_size], layer, part, positions % self.page_size)
-        if self._int8_pages:
-            heads, scales = ops.to_int8(ops.hadamard(heads) if part == 0 else heads)
-            self._scales[at] = scales
-        self._pages[at] = heads.astype(self._pages.dtype)
-
-    def _read(self, layer: int, part: int, table: Array, tokens: int) -> tuple[Array, Array]:
-        """Keys or values ``[tokens, kv_heads, head_dim]`` in page format widened to the compute type, and the scales
-        ``[tokens, kv_heads]`` of int8."""
-        pages = table[: -(-tokens // self.page_size)]
-        heads = self._pages[pages, layer, part].astype(self._compute)  # [pages, page_size, kv_heads, head_dim]
-        heads = heads.reshape(-1, *heads.shape[2:])[:tokens]
-        if not self._int8_pages:
-            return heads, self._scales
-        scales = self._scales[pages, layer, part].astype(self._compute)
-        return heads, scales.reshape(-1, scales.shape[-1])[:tokens]
 
 
 def _bytes(weight: Weight) -> int:

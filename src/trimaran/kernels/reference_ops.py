@@ -3,12 +3,15 @@
 Arrays are float32 or float64 and results have the type of the first argument. A row's bits depend on that row alone.
 """
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from trimaran.base.formats import GROUP
+from trimaran.kernels.program import Activation
 
 Array = npt.NDArray[Any]
 
@@ -114,9 +117,25 @@ def attend_int8(q: Array, keys: Array, values: Array, value_scales: Array, scale
     return result.reshape(q.shape)
 
 
-def swiglu(gate_up: Array) -> Array:
-    """``silu(gate) * up`` with ``silu(x) = x / (1 + exp(-x))``, of rows ``[gate | up]``."""
+def glu(gate_up: Array, activation: Activation) -> Array:
+    """``activation(gate) * up`` of rows ``[gate | up]``."""
     gate, up = np.split(gate_up, 2, axis=-1)
-    with np.errstate(over="ignore"):  # exp(-x) may become infinite: silu is then 0, as it should be
-        out: Array = gate / (1 + np.exp(-gate)) * up
+    out: Array = _ACTIVATIONS[activation](gate) * up
     return out
+
+
+def silu(x: Array) -> Array:
+    """``x / (1 + exp(-x))``."""
+    with np.errstate(over="ignore"):  # exp(-x) may become infinite: silu is then 0, as it should be
+        out: Array = x / (1 + np.exp(-x))
+    return out
+
+
+def gelu_tanh(x: Array) -> Array:
+    """``x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))``."""
+    root = x.dtype.type(math.sqrt(2 / math.pi))
+    out: Array = x / 2 * (1 + np.tanh(root * (x + x.dtype.type(0.044715) * x * x * x)))
+    return out
+
+
+_ACTIVATIONS: dict[Activation, Callable[[Array], Array]] = {"silu": silu, "gelu_tanh": gelu_tanh}

@@ -18,16 +18,17 @@ class StepInputs:
     """The rows of a step, grouped by sequence.
 
     Sequence ``i`` owns rows ``starts[i]:starts[i + 1]``; its first row is at position ``contexts[i]``, and its pages
-    are ``page_table[slots[i], : ceil((contexts[i] + rows) / page_size)]``. The arrays belong to the caller and must not
-    change until the step has returned. A page may stand in several rows of the table (shared prefix), but only one
-    sequence of a step writes to a page.
+    in group g are ``page_tables[g][slots[i], : ceil((contexts[i] + rows) / page_size)]``; in a group with a window,
+    entries before the first row's window are not read. The arrays belong to the caller and must not change until the
+    step has returned. A page may stand in several rows of a table (shared prefix), but only one sequence of a step
+    writes to a page.
     """
 
     tokens: Int32  # [T]
     starts: Int32  # [S + 1]
     contexts: Int32  # [S]
     slots: Int32  # [S]
-    page_table: Int32  # [max sequences, max pages of a sequence], persistent; unused entries are 0, the null page
+    page_tables: tuple[Int32, ...]  # per cache group [max sequences, max pages of a sequence]; unused entries are 0
     logits_rows: Int32  # [R] row indices, ascending
     want_logits: bool  # False: only ``greedy`` is needed
 
@@ -47,12 +48,16 @@ class ExecutorOptions:
 
     kv_format: KVFormat = KVFormat.BF16
     activations: ActivationFormat = ActivationFormat.INT8  # only meets quantised weights
-    num_pages: int = 1024  # page 0 included
+    num_pages: int | tuple[int, ...] = 1024  # of every cache group, or of each; page 0 included
     page_size: int = 16  # tokens; a multiple of 16
     max_rows: int = 512  # most tokens of one step
     max_sequences: int = 64  # most sequences of one step, and of logits rows
     threads: int = 0  # 0: one per core that this process may use
     pin_threads: bool = False  # tie all but the caller's to a core each, the first core being left to the caller
+
+    def pages_of(self, group: int) -> int:
+        """Pages of cache group number ``group``, the null page included."""
+        return self.num_pages if isinstance(self.num_pages, int) else self.num_pages[group]
 
 
 class Executor(Protocol):
@@ -65,7 +70,7 @@ class Executor(Protocol):
     name: str  # "reference", "native", "null"
     isa: str
     threads: int
-    num_pages: int
+    num_pages: tuple[int, ...]  # of each cache group
     page_size: int
     weight_bytes: int
     kv_bytes: int

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from trimaran.base.errors import CheckpointError, ConfigError
+from trimaran.base.formats import CacheGroup
 from trimaran.kernels.program import Program
 from trimaran.kernels.step import ExecutorOptions, Int32, StepInputs
 from trimaran.kernels.weights import Weight
@@ -14,8 +15,9 @@ def check_options(options: ExecutorOptions) -> None:
     """Raises ``ConfigError`` naming the option that is out of range."""
     if options.page_size < 16 or options.page_size % 16:
         raise ConfigError(f"page_size must be a positive multiple of 16, not {options.page_size}")
-    if options.num_pages < 2:
-        raise ConfigError(f"num_pages must be at least 2 (page 0 is the null page), not {options.num_pages}")
+    counts = (options.num_pages,) if isinstance(options.num_pages, int) else options.num_pages
+    if min(counts) < 2:
+        raise ConfigError(f"num_pages must be at least 2 (page 0 is the null page), not {min(counts)}")
     for name in ("max_rows", "max_sequences"):
         if getattr(options, name) < 1:
             raise ConfigError(f"{name} must be at least 1, not {getattr(options, name)}")
@@ -37,7 +39,7 @@ def check_weights(program: Program, weights: Mapping[str, Weight]) -> None:
 
 def check_step(step: StepInputs, program: Program, options: ExecutorOptions) -> None:
     """Raises ``ValueError`` that says how the step breaks the contract of ``StepInputs``."""
-    arrays = (step.tokens, step.starts, step.contexts, step.slots, step.page_table, step.logits_rows)
+    arrays = (step.tokens, step.starts, step.contexts, step.slots, *step.page_tables, step.logits_rows)
     _need(all(array.dtype == np.int32 for array in arrays), "every array must be int32")
     rows, sequences = len(step.tokens), len(step.contexts)
     _need(1 <= rows <= options.max_rows, f"{rows} rows, not 1 to {options.max_rows}")
@@ -55,19 +57,24 @@ def check_step(step: StepInputs, program: Program, options: ExecutorOptions) -> 
     _need(wanted <= options.max_sequences, f"{wanted} logits rows, more than {options.max_sequences}")
     _need(_within(step.logits_rows, rows), f"logits_rows must lie in 0 to {rows - 1}")
     _need(bool((np.diff(step.logits_rows) > 0).all()), "logits_rows must ascend")
-    _check_pages(step, ends, options)
-
-
-def _check_pages(step: StepInputs, ends: Int32, options: ExecutorOptions) -> None:
-    table = step.page_table
-    _need(_within(step.slots, len(table)), f"slots must lie in 0 to {len(table) - 1}")
+    _need(len(step.page_tables) == len(program.groups), f"{len(step.page_tables)} page tables")
     _need(len(np.unique(step.slots)) == len(step.slots), "two sequences share a slot")
+    for number, group in enumerate(program.groups):
+        _check_pages(step, ends, number, group, options)
+
+
+def _check_pages(step: StepInputs, ends: Int32, number: int, group: CacheGroup, options: ExecutorOptions) -> None:
+    table, num_pages = step.page_tables[number], options.pages_of(number)
+    _need(_within(step.slots, len(table)), f"slots must lie in 0 to {len(table) - 1}")
     pages = -(-ends // options.page_size)
-    _need(pages.max() <= table.shape[1], f"a sequence needs {pages.max()} pages, page_table holds {table.shape[1]}")
+    _need(pages.max() <= table.shape[1], f"a sequence needs {pages.max()} pages, the table holds {table.shape[1]}")
     written: set[int] = set()
-    for slot, first, last in zip(step.slots, step.contexts // options.page_size, pages, strict=True):
+    seen = 0 if group.window is None else np.maximum(step.contexts - group.window + 1, 0) // options.page_size
+    first_seen = np.broadcast_to(seen, step.contexts.shape)
+    firsts = step.contexts // options.page_size
+    for slot, begin, first, last in zip(step.slots, first_seen, firsts, pages, strict=True):
         row = table[slot, :last]
-        _need(_within(row, options.num_pages), f"pages must lie in 0 to {options.num_pages - 1}")
+        _need(_within(row[begin:], num_pages), f"pages must lie in 0 to {num_pages - 1}")
         own = set(row[first:].tolist()) - {0}  # any number of sequences may write to the null page: nobody relies on it
         _need(written.isdisjoint(own), f"two sequences write to page {min(written & own, default=0)}")
         written |= own

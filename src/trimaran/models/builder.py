@@ -2,19 +2,22 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
-from trimaran.base.formats import CacheGroup
+from trimaran.base.formats import Cache, CacheGroup, HeadsCache, WeightFormat
 from trimaran.kernels.program import (
+    Activation,
     Add,
     Attention,
     Buffer,
     Embed,
+    Glu,
+    HeadNorm,
     Linear,
     Logits,
     Op,
     Program,
     RmsNorm,
-    SwiGLU,
     TakeRows,
     WeightSpec,
 )
@@ -44,6 +47,7 @@ class Builder:
         self._weights: dict[str, WeightSpec] = {}
         self._layer: int | None = None
         self._layers = 0
+        self._groups: list[CacheGroup] = []
 
     @contextmanager
     def layer(self, index: int) -> Iterator[LayerNames]:
@@ -55,47 +59,76 @@ class Builder:
         self._layer = None
         self._layers += 1
 
-    def embed(self, weight: str) -> Buffer:
-        """Rows of ``weight`` ``[vocab, hidden]``, one per token."""
+    def embed(self, weight: str, scale: float = 1.0) -> Buffer:
+        """Rows of ``weight`` ``[vocab, hidden]`` times ``scale``, one per token."""
         self._need(weight, self._cfg.vocab, self._cfg.hidden)
         out = self._buffer("embed", self._cfg.hidden)
-        self._ops.append(Embed(out, weight))
+        self._ops.append(Embed(out, weight, scale))
         return out
 
-    def rms_norm(self, x: Buffer, weight: str) -> Buffer:
-        """``x`` with each row scaled to unit mean square, times ``weight`` ``[width]``."""
+    def rms_norm(self, x: Buffer, weight: str, eps: float | None = None) -> Buffer:
+        """``x`` with each row scaled to unit mean square, times ``weight`` ``[width]``; by default the model's eps."""
         self._need(weight, x.width)
         out = self._buffer("norm", x.width, x)
-        self._ops.append(RmsNorm(out, x, weight, self._cfg.norm_eps))
+        self._ops.append(RmsNorm(out, x, weight, self._cfg.norm_eps if eps is None else eps))
         return out
 
-    def linear(self, x: Buffer, weight: str, width: int, *, bias: bool = False, wide: bool = False) -> Buffer:
+    def linear(
+        self,
+        x: Buffer,
+        weight: str,
+        width: int,
+        *,
+        bias: bool = False,
+        wide: bool = False,
+        least: WeightFormat | None = None,
+    ) -> Buffer:
         """``x`` times ``weight`` ``[width, x.width]`` transposed, plus the vector ``weight.bias`` if ``bias``.
 
-        ``wide`` inputs keep 15 bits where activations are int8.
+        ``wide`` inputs keep 15 bits where activations are int8. The matrix is held in ``least`` or finer.
         """
-        self._need(weight, width, x.width)
+        self._need(weight, width, x.width, least=least)
         if bias:
             self._need(f"{weight}.bias", width)
         out = self._buffer("linear", width, x)
         self._ops.append(Linear(out, x, weight, f"{weight}.bias" if bias else None, wide))
         return out
 
-    def attention(self, qkv: Buffer) -> Buffer:
+    def attention(self, qkv: Buffer, *, q_norm: HeadNorm | None = None, k_norm: HeadNorm | None = None) -> Buffer:
         """Causal attention of this layer over ``qkv`` ``[q | k | v]``; the result has the width of q."""
-        cfg = self._cfg
-        assert self._layer is not None, "attention belongs to a layer"
+        cfg, layer = self._cfg, self._layer
+        assert layer is not None, "attention belongs to a layer"
         assert qkv.width == cfg.q_width + 2 * cfg.kv_width, qkv
+        for norm, heads in ((q_norm, cfg.heads), (k_norm, cfg.kv_heads)):
+            if norm is not None:
+                self._need(norm.weight, cfg.head_dim * (heads if norm.whole else 1))
+        window = cfg.window if layer in cfg.windowed else None
+        group, index = self._place(HeadsCache(1, cfg.kv_heads, cfg.head_dim), window)
         out = self._buffer("attention", cfg.q_width, qkv)
-        scale = cfg.head_dim**-0.5
-        self._ops.append(Attention(out, qkv, self._layer, cfg.heads, cfg.kv_heads, cfg.head_dim, scale, cfg.rope))
+        self._ops.append(
+            Attention(
+                out,
+                qkv,
+                group,
+                index,
+                cfg.heads,
+                cfg.kv_heads,
+                cfg.head_dim,
+                cfg.scale,
+                cfg.rope if window is None or cfg.local_rope is None else cfg.local_rope,
+                window,
+                q_norm,
+                k_norm,
+                cfg.query_scale,
+            )
+        )
         return out
 
-    def swiglu(self, gate_up: Buffer) -> Buffer:
-        """``silu(gate) * up`` of ``[gate | up]``; half as wide."""
+    def glu(self, gate_up: Buffer, activation: Activation = "silu") -> Buffer:
+        """``activation(gate) * up`` of ``[gate | up]``; half as wide."""
         assert gate_up.width % 2 == 0, gate_up
-        out = self._buffer("swiglu", gate_up.width // 2, gate_up)
-        self._ops.append(SwiGLU(out, gate_up))
+        out = self._buffer("glu", gate_up.width // 2, gate_up)
+        self._ops.append(Glu(out, gate_up, activation))
         return out
 
     def add(self, a: Buffer, b: Buffer) -> Buffer:
@@ -122,12 +155,28 @@ class Builder:
         cfg = self._cfg
         assert isinstance(self._ops[-1], Logits), "a program ends with logits"
         assert self._layers == cfg.layers, f"{self._layers} of {cfg.layers} layers were built"
-        cache = CacheGroup(cfg.layers, cfg.kv_heads, cfg.head_dim)
-        return Program(cfg.family, tuple(self._ops), dict(self._weights), cache, cfg.vocab, cfg.hidden, cfg.context)
+        return Program(
+            cfg.family, tuple(self._ops), dict(self._weights), tuple(self._groups), cfg.vocab, cfg.hidden, cfg.context
+        )
+
+    def _place(self, entry: Cache, window: int | None) -> tuple[int, int]:
+        """Gives a layer its place in the cache: the number of its group, and of the layer in the group's cache of this
+        kind. ``entry`` is a cache of one layer."""
+        group = next((i for i, g in enumerate(self._groups) if g.window == window), len(self._groups))
+        if group == len(self._groups):
+            self._groups.append(CacheGroup((), window))
+        caches = self._groups[group].caches
+        same = next((cache for cache in caches if type(cache) is type(entry)), None)
+        layer = 0 if same is None else same.layers
+        grown = replace(entry, layers=layer + 1)
+        assert same is None or replace(same, layers=layer + 1) == grown, "caches of one kind look alike in all layers"
+        kept = (*caches, grown) if same is None else tuple(grown if cache is same else cache for cache in caches)
+        self._groups[group] = replace(self._groups[group], caches=kept)
+        return group, layer
 
     def _buffer(self, op: str, width: int, like: Buffer | None = None) -> Buffer:
         return Buffer(f"{op}.{len(self._ops)}", width, logits_rows=like is not None and like.logits_rows)
 
-    def _need(self, name: str, *shape: int) -> None:
+    def _need(self, name: str, *shape: int, least: WeightFormat | None = None) -> None:
         assert name not in self._weights, f"{name} is read twice"
-        self._weights[name] = WeightSpec(name, shape, matrix=len(shape) == 2)
+        self._weights[name] = WeightSpec(name, shape, len(shape) == 2, least)

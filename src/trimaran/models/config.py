@@ -1,9 +1,75 @@
-"""A model's hyper-parameters as one frozen value, whatever the vendor calls them."""
+"""A model's hyper-parameters as frozen values, whatever the vendor calls them."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from trimaran.base.errors import CheckpointError
-from trimaran.kernels.program import RopeSpec
+from trimaran.kernels.program import QueryScale, RopeSpec
+
+
+@dataclass(frozen=True)
+class ExpertsConfig:
+    """Mixture of experts: every layer but those in ``dense`` has ``experts`` experts, ``width`` wide each.
+
+    ``shared_width`` is the width of what every token goes through beside its experts; 0: nothing. The other fields are
+    those of ``kernels.program.Route``.
+    """
+
+    experts: int
+    top_k: int
+    width: int
+    shared_width: int
+    dense: frozenset[int]
+    scoring: Literal["softmax", "sigmoid"]
+    groups: int = 1
+    top_groups: int = 1
+    normalise: bool = True
+    epsilon: float = 0.0
+    factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.top_k <= self.experts or self.width < 1 or self.shared_width < 0:
+            raise CheckpointError(f"the model's experts have impossible sizes: {self}")
+        if self.groups < 1 or self.experts % self.groups or not 0 < self.top_groups <= self.groups:
+            raise CheckpointError(f"{self.experts} experts do not divide into {self.groups}, {self.top_groups} of them")
+        size = self.experts // self.groups
+        if size * self.top_groups < self.top_k or (self.groups > 1 and size == 1):
+            raise CheckpointError(f"{self.top_groups} of {self.groups} groups hold too few experts for {self.top_k}")
+
+
+@dataclass(frozen=True)
+class LatentConfig:
+    """Multi-head latent attention: ranks of the query and the key-value projection, and the widths of a head.
+
+    A query or key is ``nope`` + ``ModelConfig.rope.dims`` wide, a value ``value``.
+    """
+
+    q_rank: int
+    rank: int
+    nope: int
+    value: int
+
+    def __post_init__(self) -> None:
+        if min(self.q_rank, self.rank, self.nope, self.value) < 1:
+            raise CheckpointError(f"the model's latent attention has impossible sizes: {self}")
+
+
+@dataclass(frozen=True)
+class IndexerConfig:
+    """Sparse attention: ``layers`` have an indexer, the others use the choice of the last layer before them.
+
+    ``interleaved``: rotation pairs (2i, 2i + 1) in the file.
+    """
+
+    heads: int
+    dim: int
+    top_k: int
+    layers: frozenset[int]
+    interleaved: bool
+
+    def __post_init__(self) -> None:
+        if min(self.heads, self.dim, self.top_k) < 1 or 0 not in self.layers:
+            raise CheckpointError(f"the model's indexer has impossible sizes, or none in layer 0: {self}")
 
 
 @dataclass(frozen=True)
@@ -11,7 +77,10 @@ class ModelConfig:
     """A decoder's sizes and constants. ``models/config_gguf.py`` and ``models/config_hf.py`` read it from files.
 
     ``context`` is the number of positions the model was trained for. ``tied`` means that the output matrix is the
-    embedding. ``eos_ids`` are the tokens that end a turn. Raises ``CheckpointError`` when sizes do not fit together.
+    embedding. ``eos_ids`` are the tokens that end a turn. ``scale`` multiplies the scores of attention. The layers in
+    ``windowed`` see the last ``window`` tokens, and rotate by ``local_rope`` if there is one. ``mtp_layers`` are
+    multi-token-prediction layers that the files hold behind the others. Raises ``CheckpointError`` when sizes do not
+    fit together.
     """
 
     family: str
@@ -29,6 +98,16 @@ class ModelConfig:
     attention_bias: bool
     bos_id: int | None
     eos_ids: frozenset[int]
+    scale: float = 0.0  # 0: head_dim ** -0.5
+    qk_norm: bool = False
+    query_scale: QueryScale | None = None
+    window: int | None = None
+    windowed: frozenset[int] = frozenset()
+    local_rope: RopeSpec | None = None
+    experts: ExpertsConfig | None = None
+    latent: LatentConfig | None = None
+    indexer: IndexerConfig | None = None
+    mtp_layers: int = 0
 
     def __post_init__(self) -> None:
         for name in ("vocab", "hidden", "intermediate", "layers", "heads", "kv_heads", "head_dim", "context"):
@@ -36,12 +115,19 @@ class ModelConfig:
                 raise CheckpointError(f"the model's {name} must be at least 1, not {getattr(self, name)}")
         if self.heads % self.kv_heads:
             raise CheckpointError(f"{self.heads} query heads do not divide among {self.kv_heads} key/value heads")
-        if self.rope.dims % 2 or not 0 < self.rope.dims <= self.head_dim:
-            raise CheckpointError(f"rope rotates {self.rope.dims} of {self.head_dim} head dimensions: no even part")
-        if not self.rope.theta > 0:
-            raise CheckpointError(f"rope's base frequency must be positive, not {self.rope.theta}")
+        for rope in (self.rope, self.local_rope or self.rope):
+            if rope.dims % 2 or not 0 < rope.dims <= self.head_dim:
+                raise CheckpointError(f"rope rotates {rope.dims} of {self.head_dim} head dimensions: no even part")
+            if not rope.theta > 0:
+                raise CheckpointError(f"rope's base frequency must be positive, not {rope.theta}")
         if not 0 < self.norm_eps < 1:
             raise CheckpointError(f"the norm's epsilon must lie between 0 and 1, not {self.norm_eps}")
+        if (self.window is None and self.windowed) or (self.window is not None and self.window < 1):
+            raise CheckpointError(f"layers attend to a window of {self.window} tokens")
+        if self.mtp_layers < 0:
+            raise CheckpointError(f"{self.mtp_layers} multi-token-prediction layers")
+        if not self.scale:
+            object.__setattr__(self, "scale", self.head_dim**-0.5)
 
     @property
     def q_width(self) -> int:

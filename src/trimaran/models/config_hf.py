@@ -1,33 +1,41 @@
-"""A ``config.json`` of transformers to ``ModelConfig``.
+"""A ``config.json`` of transformers to ``ModelConfig``: what all families share, and what each adds.
 
-Source: ``LlamaConfig`` of transformers 4 (``rope_theta`` and ``rope_scaling``) and 5 (``rope_parameters``).
+Source: the configuration classes of transformers 4 and 5, and the files that vendors publish.
 """
 
 import logging
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from trimaran.base.errors import CheckpointError, UnsupportedError
 from trimaran.checkpoint import Checkpoint
 from trimaran.checkpoint.json_file import read_object
-from trimaran.kernels.program import RopeScaling, RopeSpec
-from trimaran.models.config import ModelConfig
+from trimaran.kernels.program import QueryScale
+from trimaran.models.config import ExpertsConfig, IndexerConfig, LatentConfig, ModelConfig
 from trimaran.models.fields import Fields
+from trimaran.models.rope_hf import latent_scale, read_local_and_global_rope, read_rope
 
 log = logging.getLogger(__name__)
 
-# Keys that say nothing about the forward pass.
+# Keys that say nothing about the forward pass of a text model.
 _IRRELEVANT = frozenset(
     {
         "_name_or_path",
         "architectures",
         "attention_dropout",
+        "auto_map",
+        "cache_implementation",
         "dtype",
+        "ep_size",
         "initializer_range",
         "is_llama_config",
         "model_type",
+        "output_router_logits",
         "pad_token_id",
         "pretraining_tp",
+        "quantization_config",  # what is quantised is told by the tensors
+        "router_aux_loss_coef",
         "torch_dtype",
         "transformers.js_config",
         "transformers_version",
@@ -36,81 +44,253 @@ _IRRELEVANT = frozenset(
 )
 
 
-def llama_from_hf(checkpoint: Checkpoint) -> ModelConfig:
-    """The configuration of a ``LlamaForCausalLM`` with its ``config.json`` and, if present, ``generation_config.json``.
+def config_from_hf(checkpoint: Checkpoint, model_type: str | None) -> ModelConfig:
+    """The configuration of a checkpoint with its ``config.json`` and, if present, ``generation_config.json``.
 
-    Raises ``CheckpointError`` on a missing or malformed key, ``UnsupportedError`` on one that would change the result
-    in a way that the family does not implement; both name the key. Keys that transformers does not define for this
-    architecture are logged.
+    ``model_type`` says which family reads it; ``None``: the file's ``text_config`` does. Raises ``CheckpointError`` on
+    a missing or malformed key, ``UnsupportedError`` on one that would change the result in a way that the family does
+    not implement; both name the key. Keys that no family reads are logged.
     """
-    own = Fields(checkpoint.metadata, "config.json")
-    hidden = own.integer("hidden_size")
-    heads = own.integer("num_attention_heads")
-    head_dim = own.integer("head_dim", hidden // max(heads, 1))
-    context = own.integer("max_position_embeddings")
-    _only(own.text("hidden_act", "silu"), "silu", "hidden_act")
-    _only(own.flag("mlp_bias", False), False, "mlp_bias")
-    _only(own.flag("rope_interleaved", False), False, "rope_interleaved")
-    window = own.integer("sliding_window", context)
-    if own.flag("use_sliding_window", True) and window < context:
-        raise UnsupportedError("config.json sets sliding_window, which the llama family does not implement")
-    if (quantisation := own.optional_mapping("quantization_config")) is not None:
-        method = quantisation.text("quant_method", "unknown")
-        raise UnsupportedError(f"config.json sets quantization_config ({method}); only F32, F16 and BF16 files load")
-    config = ModelConfig(
-        family="llama",
-        vocab=own.integer("vocab_size"),
-        hidden=hidden,
-        intermediate=own.integer("intermediate_size"),
-        layers=own.integer("num_hidden_layers"),
-        heads=heads,
-        kv_heads=own.integer("num_key_value_heads", heads),
-        head_dim=head_dim,
-        norm_eps=own.number("rms_norm_eps"),
-        rope=_rope(own, head_dim),
-        context=context,
-        tied=own.flag("tie_word_embeddings", False),
-        attention_bias=own.flag("attention_bias", False),
-        bos_id=own.optional_integer("bos_token_id"),
-        eos_ids=own.token_ids("eos_token_id") | _generation_eos(checkpoint.directory / "generation_config.json"),
+    whole = Fields(checkpoint.metadata, "config.json")
+    own = whole.optional_mapping("text_config") or whole
+    model_type = model_type or own.text("model_type")
+    if model_type not in READERS:
+        raise UnsupportedError(f"config.json: text_config.model_type {model_type!r} is not supported")
+    activation = _ACTIVATION.get(model_type, "silu")
+    _only(own.text("hidden_act", own.text("hidden_activation", activation)), activation, "hidden_act")
+    values = _common(own)
+    values["tied"] = whole.flag("tie_word_embeddings", own.flag("tie_word_embeddings", model_type == "gemma3_text"))
+    values["eos_ids"] = (
+        own.token_ids("eos_token_id")
+        | whole.token_ids("eos_token_id")
+        | _generation_eos(checkpoint.directory / "generation_config.json")
     )
+    config = ModelConfig(family=model_type, **{**values, **READERS[model_type](own)})
     if unread := [key for key in own.unread() if key not in _IRRELEVANT]:
-        log.warning("config.json: the llama family does not use %s", ", ".join(unread))
+        log.info("config.json: the %s family does not use %s", model_type, ", ".join(unread))
     return config
 
 
-def _rope(own: Fields, dims: int) -> RopeSpec:
-    theta = own.number("rope_theta", 10000.0)  # Llama 1 and 2 do not write it
-    old = RopeSpec(theta, dims, _scaling(own.optional_mapping("rope_scaling"), "rope_scaling"))
+def _common(own: Fields) -> dict[str, Any]:
+    hidden, heads = own.integer("hidden_size"), own.integer("num_attention_heads")
+    return {
+        "vocab": own.integer("vocab_size"),
+        "hidden": hidden,
+        "intermediate": own.integer("intermediate_size"),
+        "layers": own.integer("num_hidden_layers"),
+        "heads": heads,
+        "kv_heads": own.integer("num_key_value_heads", heads),
+        "head_dim": own.integer("head_dim", hidden // max(heads, 1)),
+        "norm_eps": own.number("rms_norm_eps"),
+        "context": own.integer("max_position_embeddings"),
+        "attention_bias": own.flag("attention_bias", False),
+        "bos_id": own.optional_integer("bos_token_id"),
+    }
+
+
+def _head_dim(own: Fields) -> int:
+    return own.integer("head_dim", own.integer("hidden_size") // max(own.integer("num_attention_heads"), 1))
+
+
+MOST_LAYERS = 10_000  # a damaged file must not make us count further
+
+
+def _layers(own: Fields) -> range:
+    count = own.integer("num_hidden_layers")
+    if count > MOST_LAYERS:
+        raise CheckpointError(f"config.json: num_hidden_layers {count} is not a number of layers")
+    return range(count)
+
+
+def _llama(own: Fields) -> dict[str, Any]:
+    _only(own.flag("mlp_bias", False), False, "mlp_bias")
+    _only(own.flag("rope_interleaved", False), False, "rope_interleaved")
+    return {"rope": read_rope(own, _head_dim(own)), **_window_everywhere(own)}
+
+
+def _window_everywhere(own: Fields) -> dict[str, Any]:
+    """A sliding window in all layers, as Mistral 7B v0.1 has one; one as long as the context is none."""
+    context = own.integer("max_position_embeddings")
+    window = own.integer("sliding_window", context)
+    if not own.flag("use_sliding_window", True) or window >= context:
+        return {}
+    return {"window": window, "windowed": frozenset(_layers(own))}
+
+
+def _mistral(own: Fields) -> dict[str, Any]:
+    return {"rope": read_rope(own, _head_dim(own)), **_window_everywhere(own)}
+
+
+def _ministral3(own: Fields) -> dict[str, Any]:
+    values = _mistral(own)
     parameters = own.optional_mapping("rope_parameters")
-    if parameters is None:
-        return old
-    new = RopeSpec(parameters.number("rope_theta"), dims, _scaling(parameters, "rope_parameters"))
-    if ("rope_theta" in own or "rope_scaling" in own) and new != old:
-        raise CheckpointError("config.json: rope_parameters contradicts rope_theta and rope_scaling")
-    return new
+    beta = 0.0 if parameters is None else parameters.number("llama_4_scaling_beta", 0.0)
+    if parameters is not None and beta:
+        values["query_scale"] = QueryScale(beta, parameters.integer("original_max_position_embeddings"))
+    return values
 
 
-def _scaling(fields: Fields | None, where: str) -> RopeScaling | None:
-    if fields is None:
-        return None
-    kind = fields.text("rope_type", fields.text("type", "default"))  # "type": the spelling before transformers 4.43
-    _only(fields.number("partial_rotary_factor", 1.0), 1.0, f"{where}.partial_rotary_factor")
-    scaling = None
-    if kind == "llama3":
-        scaling = RopeScaling(
-            factor=fields.number("factor"),
-            low_freq_factor=fields.number("low_freq_factor"),
-            high_freq_factor=fields.number("high_freq_factor"),
-            original_context=fields.integer("original_max_position_embeddings"),
-        )
-        if scaling.factor <= 0 or not scaling.low_freq_factor < scaling.high_freq_factor:
-            raise CheckpointError(f"config.json: {where} needs factor > 0 and low_freq_factor < high_freq_factor")
-    elif kind != "default":
-        raise UnsupportedError(f"config.json sets {where}.rope_type to {kind!r}; the llama family implements llama3")
-    if unread := [key for key in fields.unread() if key != "rope_theta"]:
-        raise UnsupportedError(f"config.json sets {where}.{unread[0]}, which rope type {kind!r} does not use")
-    return scaling
+def _qwen2(own: Fields) -> dict[str, Any]:
+    values = {"rope": read_rope(own, _head_dim(own)), "attention_bias": True}
+    if own.flag("use_sliding_window", False):
+        raise UnsupportedError("config.json sets use_sliding_window, which is not implemented for Qwen")
+    return values
+
+
+def _qwen3(own: Fields) -> dict[str, Any]:
+    return {**_qwen2(own), "attention_bias": own.flag("attention_bias", False), "qk_norm": True}
+
+
+def _qwen3_moe(own: Fields) -> dict[str, Any]:
+    step = own.integer("decoder_sparse_step", 1)
+    dense = own.integers("mlp_only_layers") | {i for i in _layers(own) if (i + 1) % max(step, 1)}
+    experts = ExpertsConfig(
+        experts=own.integer("num_experts"),
+        top_k=own.integer("num_experts_per_tok"),
+        width=own.integer("moe_intermediate_size"),
+        shared_width=0,
+        dense=frozenset(dense),
+        scoring="softmax",
+        normalise=own.flag("norm_topk_prob", False),
+    )
+    return {**_qwen3(own), "experts": experts}
+
+
+def _gemma3(own: Fields) -> dict[str, Any]:
+    for key in ("attn_logit_softcapping", "final_logit_softcapping"):
+        if key in own:
+            raise UnsupportedError(f"config.json sets {key}, which Gemma 3 does not have")
+    _only(own.flag("use_bidirectional_attention", False), False, "use_bidirectional_attention")
+    head_dim, kinds = own.integer("head_dim", 256), own.texts("layer_types")
+    pattern = own.integer("sliding_window_pattern", own.integer("_sliding_window_pattern", 6))
+    sliding = {i for i in _layers(own) if (kinds[i] == "sliding_attention" if i < len(kinds) else (i + 1) % pattern)}
+    local, everywhere = read_local_and_global_rope(own, head_dim)
+    return {
+        "head_dim": head_dim,
+        "rope": everywhere,
+        "local_rope": local,
+        "window": own.integer("sliding_window"),
+        "windowed": frozenset(sliding),
+        "qk_norm": True,
+        "scale": own.number("query_pre_attn_scalar") ** -0.5,
+    }
+
+
+def _sigmoid_experts(own: Fields) -> ExpertsConfig:
+    """The experts of DeepSeek-V3 and what was built after it."""
+    _only(own.text("scoring_func", "sigmoid"), "sigmoid", "scoring_func")
+    _only(own.text("topk_method", "noaux_tc"), "noaux_tc", "topk_method")
+    width, shared = own.integer("moe_intermediate_size"), own.integer("n_shared_experts", 0)
+    first = own.integer("first_k_dense_replace", 0)
+    _only(own.integer("moe_layer_freq", 1), 1, "moe_layer_freq")
+    return ExpertsConfig(
+        experts=own.integer("n_routed_experts"),
+        top_k=own.integer("num_experts_per_tok"),
+        width=width,
+        shared_width=shared * width,
+        dense=frozenset(i for i in _layers(own) if i < first),
+        scoring="sigmoid",
+        groups=own.integer("n_group", 1),
+        top_groups=own.integer("topk_group", 1),
+        normalise=own.flag("norm_topk_prob", True),
+        epsilon=1e-20,
+        factor=own.number("routed_scaling_factor", 1.0),
+    )
+
+
+def _mtp_layers(own: Fields) -> int:
+    return own.integer("num_nextn_predict_layers", own.integer("num_mtp_layers", 0))
+
+
+def _glm4_moe(own: Fields) -> dict[str, Any]:
+    return {
+        "rope": read_rope(own, _head_dim(own), partial=0.5),
+        "qk_norm": own.flag("use_qk_norm", False),
+        "experts": _sigmoid_experts(own),
+        "mtp_layers": _mtp_layers(own),
+    }
+
+
+def _minimax_m2(own: Fields) -> dict[str, Any]:
+    experts = ExpertsConfig(
+        experts=own.integer("num_local_experts"),
+        top_k=own.integer("num_experts_per_tok"),
+        width=own.integer("intermediate_size"),
+        shared_width=0,
+        dense=frozenset(),
+        scoring="sigmoid",
+    )
+    _only(own.integer("shared_intermediate_size", 0), 0, "shared_intermediate_size")
+    _only(own.text("scoring_func", "sigmoid"), "sigmoid", "scoring_func")
+    _only(own.text("qk_norm_type", "per_layer"), "per_layer", "qk_norm_type")
+    kinds = own.integers("attn_type_list")
+    _only(kinds - {1}, frozenset(), "attn_type_list")
+    return {
+        "rope": read_rope(own, _head_dim(own)),
+        "qk_norm": own.flag("use_qk_norm", True),
+        "experts": experts,
+        "mtp_layers": 0,  # num_mtp_modules is set, but no file ships their tensors
+    }
+
+
+def _deepseek_v3(own: Fields) -> dict[str, Any]:
+    nope, dims = own.integer("qk_nope_head_dim"), own.integer("qk_rope_head_dim")
+    _only(own.flag("rope_interleave", True), True, "rope_interleave")
+    latent = LatentConfig(own.integer("q_lora_rank"), own.integer("kv_lora_rank"), nope, own.integer("v_head_dim"))
+    own.optional_integer("head_dim")  # what files say there is not the width of anything
+    return {
+        "kv_heads": own.integer("num_attention_heads"),
+        "head_dim": nope + dims,
+        "rope": read_rope(own, dims),
+        "scale": (nope + dims) ** -0.5 * latent_scale(own),
+        "latent": latent,
+        "experts": _sigmoid_experts(own),
+        "mtp_layers": _mtp_layers(own),
+    }
+
+
+def _deepseek_v32(own: Fields) -> dict[str, Any]:
+    return {**_deepseek_v3(own), "indexer": _indexer(own, frozenset(_layers(own)), interleaved=False)}
+
+
+def _glm_moe_dsa(own: Fields) -> dict[str, Any]:
+    _only(own.flag("indexer_rope_interleave", True), True, "indexer_rope_interleave")
+    layers, kinds = _layers(own), own.texts("indexer_types")
+    every, offset = own.integer("index_topk_freq", 1), own.integer("index_skip_topk_offset", 0)
+    if kinds:
+        full = {i for i in layers if i >= len(kinds) or kinds[i] == "full"}
+    else:
+        full = {i for i in layers if max(i - offset + 1, 0) % max(every, 1) == 0}
+    return {**_deepseek_v3(own), "indexer": _indexer(own, frozenset(full), interleaved=True)}
+
+
+def _indexer(own: Fields, layers: frozenset[int], *, interleaved: bool) -> IndexerConfig:
+    return IndexerConfig(
+        heads=own.integer("index_n_heads"),
+        dim=own.integer("index_head_dim"),
+        top_k=own.integer("index_topk"),
+        layers=layers,
+        interleaved=interleaved,
+    )
+
+
+_ACTIVATION = {"gemma3_text": "gelu_pytorch_tanh"}
+READERS: Mapping[str, Callable[[Fields], dict[str, Any]]] = {
+    "llama": _llama,
+    "mistral": _mistral,
+    "ministral3": _ministral3,
+    "qwen2": _qwen2,
+    "qwen3": _qwen3,
+    "qwen3_moe": _qwen3_moe,
+    "gemma3_text": _gemma3,
+    "glm4_moe": _glm4_moe,
+    "minimax_m2": _minimax_m2,
+    "deepseek_v3": _deepseek_v3,
+    "kimi_k2": _deepseek_v3,
+    "glm4_moe_lite": _deepseek_v3,
+    "deepseek_v32": _deepseek_v32,
+    "glm_moe_dsa": _glm_moe_dsa,
+}
 
 
 def _generation_eos(path: Path) -> frozenset[int]:
@@ -122,4 +302,4 @@ def _generation_eos(path: Path) -> frozenset[int]:
 
 def _only(value: Any, allowed: Any, key: str) -> None:
     if value != allowed:
-        raise UnsupportedError(f"config.json sets {key} to {value!r}; the llama family implements only {allowed!r}")
+        raise UnsupportedError(f"config.json sets {key} to {value!r}; only {allowed!r} is implemented")

@@ -62,6 +62,20 @@ class Fields:
             raise CheckpointError(f"{self._where}: {key} must hold token ids, not {value!r}")
         return frozenset(ids)
 
+    def integers(self, key: str) -> frozenset[int]:
+        """The whole numbers in the list under ``key``; none where it is absent."""
+        values = self._get(key, list, "a list") or []
+        if not all(isinstance(i, int) and not isinstance(i, bool) for i in values):
+            raise CheckpointError(f"{self._where}: {key} must hold whole numbers, not {values!r:.80}")
+        return frozenset(values)
+
+    def texts(self, key: str) -> list[str]:
+        """The strings in the list under ``key``; none where it is absent."""
+        values = self._get(key, list, "a list") or []
+        if not all(isinstance(i, str) for i in values):
+            raise CheckpointError(f"{self._where}: {key} must hold strings, not {values!r:.80}")
+        return list(values)
+
     def unread(self) -> list[str]:
         """Keys that have a value and were not read, in file order."""
         return [key for key in self._values if key in self and key not in self._read]

@@ -20,7 +20,7 @@ def build(cfg: ModelConfig) -> Program:
             x = b.add(x, b.linear(b.attention(qkv), w["self_attn.o_proj"], cfg.hidden, bias=cfg.attention_bias))
             h = b.rms_norm(x, w["post_attention_layernorm"])
             gate_up = b.linear(h, w["mlp.gate_up"], 2 * cfg.intermediate)
-            x = b.add(x, b.linear(b.swiglu(gate_up), w["mlp.down_proj"], cfg.hidden))
+            x = b.add(x, b.linear(b.glu(gate_up), w["mlp.down_proj"], cfg.hidden))
     x = b.rms_norm(b.take_rows(x), "model.norm")
     b.logits(b.linear(x, "lm_head", cfg.vocab))
     return b.finish()

@@ -1,4 +1,8 @@
-"""Where a program's weights come from: each is one tensor of the checkpoint, or several stacked by rows."""
+"""Where a program's weights come from: each is one tensor of the checkpoint, or several stacked by rows.
+
+Programs name weights as Hugging Face files do, except for those that are made of several tensors: ``self_attn.qkv``,
+``mlp.gate_up`` and so on. The tables below list these, and everything that a vendor or GGUF calls differently.
+"""
 
 import re
 from collections.abc import Mapping
@@ -39,38 +43,37 @@ def weight_parts(weight: str, rows: int, cfg: ModelConfig, kind: Kind) -> tuple[
     name, bias = (weight.removesuffix(".bias"), "bias") if weight.endswith(".bias") else (weight, "weight")
     if match := _LAYER.fullmatch(name):
         prefix = f"blk.{match['layer']}." if kind == "gguf" else f"model.layers.{match['layer']}."
-        table, inner = (_GGUF_LAYER if kind == "gguf" else _HF_LAYER), match["name"]
+        inner = match["name"]
+        tensors = _GGUF_LAYER[inner] if kind == "gguf" else _HF_LAYER.get(inner, (inner,))
     else:
-        prefix, table, inner = "", (_GGUF if kind == "gguf" else _HF), name
-    tensors = [f"{prefix}{tensor}.{bias}" for tensor in table[inner]]
+        prefix, inner = "", name
+        tensors = _GGUF[name] if kind == "gguf" else (name,)
+    names = [f"{prefix}{tensor}.{bias}" for tensor in tensors]
     if inner == "self_attn.qkv":
         interleaved = kind == "gguf" and cfg.family in _GGUF_INTERLEAVES
-        q, k, v = tensors
+        q, k, v = names
         return (
             Part(q, cfg.q_width, cfg.heads if interleaved else 0),
             Part(k, cfg.kv_width, cfg.kv_heads if interleaved else 0),
             Part(v, cfg.kv_width),
         )
-    return tuple(Part(tensor, rows // len(tensors)) for tensor in tensors)
+    return tuple(Part(tensor, rows // len(names)) for tensor in names)
 
 
 _LAYER = re.compile(r"model\.layers\.(?P<layer>\d+)\.(?P<name>.+)")
 _GGUF_INTERLEAVES = frozenset({"llama"})  # families whose q and k rows llama.cpp's converter permutes
 
 _Table = Mapping[str, tuple[str, ...]]
-_HF: _Table = {"model.embed_tokens": ("model.embed_tokens",), "model.norm": ("model.norm",), "lm_head": ("lm_head",)}
 _HF_LAYER: _Table = {
-    "input_layernorm": ("input_layernorm",),
     "self_attn.qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-    "self_attn.o_proj": ("self_attn.o_proj",),
-    "post_attention_layernorm": ("post_attention_layernorm",),
     "mlp.gate_up": ("mlp.gate_proj", "mlp.up_proj"),
-    "mlp.down_proj": ("mlp.down_proj",),
 }
 _GGUF: _Table = {"model.embed_tokens": ("token_embd",), "model.norm": ("output_norm",), "lm_head": ("output",)}
 _GGUF_LAYER: _Table = {
     "input_layernorm": ("attn_norm",),
     "self_attn.qkv": ("attn_q", "attn_k", "attn_v"),
+    "self_attn.q_norm": ("attn_q_norm",),
+    "self_attn.k_norm": ("attn_k_norm",),
     "self_attn.o_proj": ("attn_output",),
     "post_attention_layernorm": ("ffn_norm",),
     "mlp.gate_up": ("ffn_gate", "ffn_up"),

@@ -7,10 +7,27 @@ from trimaran.checkpoint import Checkpoint
 from trimaran.kernels.program import Program
 from trimaran.models.config import ModelConfig
 from trimaran.models.config_gguf import llama_from_gguf
-from trimaran.models.config_hf import llama_from_hf
+from trimaran.models.config_hf import config_from_hf
 
 GGUF = {"llama": llama_from_gguf}  # general.architecture
-HF = {"LlamaForCausalLM": llama_from_hf}  # architectures[0]
+HF = {  # architectures[0]: the model type whose configuration it has; None: its text_config says
+    "LlamaForCausalLM": "llama",
+    "MistralForCausalLM": "mistral",
+    "Ministral3ForCausalLM": "ministral3",
+    "Mistral3ForConditionalGeneration": None,
+    "Qwen2ForCausalLM": "qwen2",
+    "Qwen3ForCausalLM": "qwen3",
+    "Qwen3MoeForCausalLM": "qwen3_moe",
+    "Gemma3ForCausalLM": "gemma3_text",
+    "Gemma3ForConditionalGeneration": None,
+    "DeepseekV3ForCausalLM": "deepseek_v3",
+    "DeepseekV32ForCausalLM": "deepseek_v32",
+    "KimiK25ForConditionalGeneration": None,
+    "Glm4MoeForCausalLM": "glm4_moe",
+    "Glm4MoeLiteForCausalLM": "glm4_moe_lite",
+    "GlmMoeDsaForCausalLM": "glm_moe_dsa",
+    "MiniMaxM2ForCausalLM": "minimax_m2",
+}
 FAMILIES = {"llama": "trimaran.models.llama"}  # ModelConfig.family: a module with build(cfg) -> Program
 
 
@@ -19,22 +36,30 @@ def read_config(checkpoint: Checkpoint) -> ModelConfig:
 
     Raises ``CheckpointError`` on a configuration that its tensors cannot fill.
     """
-    if checkpoint.kind == "gguf":
-        key, known = "general.architecture", GGUF
-        name = checkpoint.metadata.get(key)
-    else:
-        key, known = "architectures", HF
-        names = checkpoint.metadata.get(key) or [None]
-        name = names[0] if isinstance(names, list) else names
-    if not isinstance(name, str):
-        raise CheckpointError(f"the model does not say its architecture ({key})")
+    name = _architecture(checkpoint)
+    known = GGUF if checkpoint.kind == "gguf" else HF
     if name not in known:
         raise UnsupportedError(f"architecture {name!r} is not supported; supported are {', '.join(known)}")
-    cfg = known[name](checkpoint)
+    cfg = GGUF[name](checkpoint) if checkpoint.kind == "gguf" else config_from_hf(checkpoint, HF[name])
+    if cfg.family not in FAMILIES:
+        raise UnsupportedError(f"the family {cfg.family} is not supported yet")
     tensors = len(checkpoint.names)
     if cfg.layers > tensors:  # a program of so many layers is not even begun
         raise CheckpointError(f"the model says it has {cfg.layers} layers, but its files hold only {tensors} tensors")
     return cfg
+
+
+def _architecture(checkpoint: Checkpoint) -> str:
+    if checkpoint.kind == "gguf":
+        key = "general.architecture"
+        name = checkpoint.metadata.get(key)
+    else:
+        key = "architectures"
+        names = checkpoint.metadata.get(key) or [None]
+        name = names[0] if isinstance(names, list) else names
+    if not isinstance(name, str):
+        raise CheckpointError(f"the model does not say its architecture ({key})")
+    return name
 
 
 def build_program(cfg: ModelConfig) -> Program:
