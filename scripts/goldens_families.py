@@ -46,6 +46,7 @@ def main(names: list[str]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n", "utf-8")
         (folder / "tensors.json").write_text(listed(specs), "utf-8")
+        make(plain(config)).config.to_json_file(folder / "config_saved.json")
         arrays, seed = golden(name, config, specs)
         np.savez_compressed(folder / "golden.npz", allow_pickle=False, **arrays)
         size = sum(file.stat().st_size for file in folder.iterdir())

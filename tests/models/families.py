@@ -1,7 +1,8 @@
 """The tiny checkpoints of every family: their files, and the logits that transformers computes from them.
 
-``tests/data/families/NAME/`` holds ``config.json`` as the vendor's hub spells it, ``tensors.json`` (names, types and
-shapes as on the hub; see ``random_values.py`` for the values) and ``golden.npz``:
+``tests/data/families/NAME/`` holds ``config.json`` as the vendor's hub spells it, ``config_saved.json`` as transformers
+saves it (without what says how weights are quantised), ``tensors.json`` (names, types and shapes as on the hub; see
+``random_values.py`` for the values), ``gguf.json`` (see ``gguf_families.py``) and ``golden.npz``:
 
 ================  ==============================  ==================================================================
 ``tokens``        int32 ``[N]``                   the prompt
