@@ -90,7 +90,7 @@ class LLM:
         still runs. Raises ``RequestError`` on bad prompts or parameters.
         """
         ids = [self._prompt_ids(prompt) for prompt in _as_list(prompts)]
-        return self._answer(ids, params, stream)
+        return self._answer(ids, params, stream, message=False)
 
     @overload
     def chat(
@@ -127,7 +127,7 @@ class LLM:
         for conversation in conversations:
             self.tokenizer.require_room(*contents(conversation), context=self.info.context, param="messages")
             ids.append(self._template.render(conversation, **template))
-        return self._answer(ids, params, stream)
+        return self._answer(ids, params, stream, message=True)
 
     def close(self) -> None:
         """Frees the engine's memory and threads; idempotent."""
@@ -144,22 +144,30 @@ class LLM:
         self.close()
 
     def _answer(
-        self, prompts: list[list[int]], params: SamplingParams | Sequence[SamplingParams] | None, stream: bool
+        self,
+        prompts: list[list[int]],
+        params: SamplingParams | Sequence[SamplingParams] | None,
+        stream: bool,
+        *,
+        message: bool,
     ) -> list[Completion] | Iterator[Delta]:
         self._require_open()
         sampling = _spread(params, len(prompts))
         if stream:
-            return self._run(prompts, sampling)
+            return self._run(prompts, sampling, message)
         parts: list[list[list[Delta]]] = [[[] for _ in range(params.n)] for params in sampling]
-        for delta in self._run(prompts, sampling):
+        for delta in self._run(prompts, sampling, message):
             parts[delta.prompt][delta.choice].append(delta)
         return [
             Completion(tuple(ids), tuple(map(_joined, choices)), choices[0][-1].cached_tokens)
             for ids, choices in zip(prompts, parts, strict=True)
         ]
 
-    def _run(self, prompts: list[list[int]], sampling: list[SamplingParams]) -> Iterator[Delta]:
-        """Owns its requests: whatever ends the iteration, none of them is left in the engine."""
+    def _run(self, prompts: list[list[int]], sampling: list[SamplingParams], message: bool) -> Iterator[Delta]:
+        """Owns its requests: whatever ends the iteration, none of them is left in the engine.
+
+        ``message``: answers are messages, rather than text that goes on from a prompt.
+        """
         inbox: deque[Tokens | Failed] = deque()
         requests: dict[str, tuple[int, Choice, bool]] = {}  # those not ended: prompt, choice, with logprobs
         queued: deque[Submit] = deque()
@@ -167,7 +175,7 @@ class LLM:
             for index, one in enumerate(fan_out(params)):
                 self._submitted += 1
                 submit = Submit(str(self._submitted), ids, one)
-                choice = Choice(index, self.tokenizer, params)
+                choice = Choice(index, self.tokenizer, params, message=message)
                 requests[submit.id] = prompt, choice, params.logprobs is not None
                 queued.append(submit)
         try:
@@ -176,17 +184,17 @@ class LLM:
                 if not inbox:
                     self._step()
                 while inbox:
-                    message = inbox.popleft()
-                    if message.id not in requests:  # its choice has met a stop string
+                    sent = inbox.popleft()
+                    if sent.id not in requests:  # its choice has met a stop string
                         continue
-                    if isinstance(message, Failed):
-                        raise error_of(message)
-                    prompt, choice, with_logprobs = requests[message.id]
-                    piece = choice.feed(message)
+                    if isinstance(sent, Failed):
+                        raise error_of(sent)
+                    prompt, choice, with_logprobs = requests[sent.id]
+                    piece = choice.feed(sent)
                     if piece.finish is not None:
-                        del requests[message.id]
-                        self._forget(message.id)
-                    yield _delta(prompt, piece, message.cached, with_logprobs)
+                        del requests[sent.id]
+                        self._forget(sent.id)
+                    yield _delta(prompt, piece, sent.cached, with_logprobs)
         finally:
             with interrupt_deferred():
                 for request in requests:

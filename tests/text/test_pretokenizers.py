@@ -30,6 +30,18 @@ def cut(name, text):
         ("qwen2", "in 123 days", ["in", " ", "1", "2", "3", " days"]),
         ("deepseek-r1-qwen", "I'LL 12", ["I", "'LL", " ", "1", "2"]),
         ("default", "a=12345 (b)", ["a", "=", "123", "45", " ", "(", "b", ")"]),
+        ("qwen35", "x\u0301y 12", ["x\u0301y", " ", "1", "2"]),
+        ("deepseek-v3", "in 1234x 你好world .a", ["in", " ", "123", "4", "x", " ", "你好", "world", " .", "a"]),
+        ("deepseek-llm", "a 12\r\nb!? 你好", ["a", " ", "12", "\r", "\n", "b", "!?", " ", "你好"]),
+        ("chatglm-bpe", "I'LL 1234", ["I", "'LL", " ", "123", "4"]),
+        ("glm4", "12345", ["123", "45"]),
+        ("glm5", "12345", ["123", "45"]),
+        ("tekken", "HelloWorld's 123 a/b/\n", ["Hello", "World", "'s", " ", "1", "2", "3", " a", "/b", "/\n"]),
+        ("gpt-4o", "HelloWorld's 1234 a/b/\n", ["Hello", "World's", " ", "123", "4", " a", "/b", "/\n"]),
+        ("llama4", "HELLOworld", ["HELLOworld"]),
+        ("minimax-m2", "World's 1234", ["World's", " ", "123", "4"]),
+        ("kimi-k2", "World's你好World 1234/\n", ["World's", "你好", "World", " ", "123", "4", "/\n"]),
+        ("pixtral", "12345", ["123", "45"]),
     ],
 )
 def test_words(name, text, words):
@@ -47,7 +59,10 @@ def test_an_unknown_name_is_an_error_that_names_it():
         find_cutting("made-up")
 
 
-def test_only_qwen_normalises_and_only_llama3_keeps_whole_words():
-    assert {name for name, c in CUTTINGS.items() if c.nfc} == {"qwen2", "deepseek-r1-qwen"}
-    assert {name for name, c in CUTTINGS.items() if c.whole_words} == {"llama-bpe", "llama3", "llama-v3"}
-    assert {name for name, c in CUTTINGS.items() if c.add_bos} == {"llama-bpe", "llama3", "llama-v3"}
+def test_who_normalises_keeps_whole_words_and_begins_with_bos():
+    assert {name for name, c in CUTTINGS.items() if c.nfc} == {"qwen2", "qwen35", "deepseek-r1-qwen"}
+    llama3 = {"llama-bpe", "llama3", "llama-v3", "pixtral"}
+    whole = {*llama3, "tekken", "glm4", "glm5", "gpt-4o", "llama4", "kimi-k2"}
+    assert {name for name, c in CUTTINGS.items() if c.whole_words} == whole
+    assert {name for name, c in CUTTINGS.items() if c.add_bos} == {*llama3, "tekken"}
+    assert {name for name, c in CUTTINGS.items() if c.ranked} == {"kimi-k2"}

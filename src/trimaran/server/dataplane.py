@@ -49,6 +49,7 @@ class Generation:
     sampling: SamplingParams
     priority: int = 0
     salt: str = ""
+    message: bool = False  # the answer is a message, rather than text that goes on from the prompt
     param: str = "prompt"  # the request's field that holds the prompts
     length_param: str = "max_tokens"  # and the one that limits the answers' length
 
@@ -188,7 +189,9 @@ class Run:
             for one in fan_out(sampling):
                 index = len(self._submits)
                 self._submits.append(Submit(f"{stem}-{index}", prompt, one, generation.priority, generation.salt))
-                self._choices[self._submits[-1].id] = Choice(index, plane.tokenizer, sampling)
+                self._choices[self._submits[-1].id] = Choice(
+                    index, plane.tokenizer, sampling, message=generation.message
+                )
 
     async def __aenter__(self) -> Self:
         self._plane._admit(self, len(self._submits))

@@ -31,13 +31,16 @@ class Piece(msgspec.Struct, frozen=True):
 
 
 class Choice:
-    """Feeds one sequence's tokens through a ``TextStream``; ``last`` is when it was last fed."""
+    """Feeds one sequence's tokens through a ``TextStream``; ``last`` is when it was last fed.
 
-    def __init__(self, index: int, tokenizer: Tokenizer, sampling: SamplingParams) -> None:
+    A ``message`` stands alone; other text goes on from its prompt.
+    """
+
+    def __init__(self, index: int, tokenizer: Tokenizer, sampling: SamplingParams, *, message: bool) -> None:
         self.index = index
         self.last: float | None = None
         self._stop_ids = sampling.stop_token_ids
-        self._stream = TextStream(tokenizer, sampling.stop, min_tokens=sampling.min_tokens)
+        self._stream = TextStream(tokenizer, sampling.stop, min_tokens=sampling.min_tokens, message=message)
 
     def feed(self, message: Tokens) -> Piece:
         """The text that ``message`` makes certain. A stop string drops the tokens after it and ends the choice."""

@@ -19,6 +19,14 @@ class ControlToken:
     rstrip: bool = False
 
 
+def is_marker(text: str) -> bool:
+    """Whether a token steers the model, by its looks, though its file calls it ordinary text.
+
+    Qwen's ``<|fim_prefix|>``, DeepSeek's ``<｜User｜>``: models take bars for what no user wrote.
+    """
+    return "<|" in text or "|>" in text or "\uff5c" in text
+
+
 class ControlTokens:
     """All control tokens of a vocabulary. The longest wins where several begin at one place.
 

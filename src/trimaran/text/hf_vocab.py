@@ -1,87 +1,147 @@
-"""Reads ``tokenizer.json`` and its companions from a checkpoint's directory (the Hugging Face layout)."""
+"""Reads ``tokenizer.json`` (Hugging Face's format), whose way to encode is taken as it stands."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 import tokenizers
-from tokenizers.decoders import ByteLevel
-from tokenizers.models import BPE
+from tokenizers.models import BPE, Unigram
 
 from trimaran.base.errors import CheckpointError, UnsupportedError
-from trimaran.checkpoint.json_file import read_object
-from trimaran.text.byte_level import ByteTable
-from trimaran.text.control import ControlToken, ControlTokens
+from trimaran.text.byte_level import byte_level_table
+from trimaran.text.control import ControlToken, ControlTokens, is_marker
+from trimaran.text.sentencepiece import BLANK, piece_table
+from trimaran.text.token_config import TokenConfig
 from trimaran.text.vocabulary import Vocabulary
 
-NAMED = ("bos_token", "eos_token", "unk_token", "pad_token")
+# Normalisers and pre-tokenisers that lose no text, unless an option says so.
+_KEEPING = frozenset(
+    {"Sequence", "NFC", "Prepend", "Replace", "Split", "ByteLevel", "Metaspace", "Digits", "Punctuation"}
+)
 
 
-def read_hf_vocab(directory: Path, config: Mapping[str, Any]) -> Vocabulary:
-    """Builds the vocabulary from ``tokenizer.json``, ``tokenizer_config.json`` and the end ids that the configs name.
+class _AddedToken(msgspec.Struct):
+    id: int
+    content: str
+    single_word: bool = False
+    lstrip: bool = False
+    rstrip: bool = False
+    normalized: bool = False
+    special: bool = False
 
-    ``config`` is the parsed ``config.json``. Raises ``CheckpointError`` when the file is missing or damaged,
-    ``UnsupportedError`` when it is not byte-level BPE.
+
+class _File(msgspec.Struct):
+    """The file's parts; what may be large stays as it was written."""
+
+    model: msgspec.Raw
+    added_tokens: list[_AddedToken] = []
+    normalizer: Any = None
+    pre_tokenizer: Any = None
+    post_processor: Any = None
+    decoder: Any = None
+
+
+def read_hf_vocab(path: Path, config: Mapping[str, Any]) -> Vocabulary:
+    """Builds the vocabulary from the file at ``path``, its companions, and ``config``, the parsed ``config.json``.
+
+    Raises ``CheckpointError`` when a file is damaged, ``UnsupportedError`` when it is neither byte-level BPE nor BPE or
+    Unigram over pieces with U+2581 for a blank.
     """
-    path = directory / "tokenizer.json"
-    if not path.is_file():
-        raise CheckpointError(f"{directory} has no tokenizer.json")
-    try:
-        core = tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # what the library raises is not typed
-        raise CheckpointError(f"{path} cannot be read: {error}") from error
-    if not (isinstance(core.model, BPE) and isinstance(core.decoder, ByteLevel)):
+    file, companions = _read(path), TokenConfig.read(path.parent, config)
+    special = frozenset(token.id for token in file.added_tokens if token.special)
+    for token in file.added_tokens:
+        token.special = token.special or is_marker(token.content)
+    core = _build(file, path)
+    spelling = _spelling(core)
+    if spelling is None:
         raise UnsupportedError(
-            f"{path} is not a byte-level BPE vocabulary; this version reads no SentencePiece or WordPiece"
+            f"{path} holds {type(core.model).__name__} with a decoder unknown here; this version reads byte-level BPE,"
+            " and BPE or Unigram in SentencePiece's spelling"
         )
-    core.no_truncation()  # both come from training set-ups and would cut or fill prompts
-    core.no_padding()
-    options = _optional(directory / "tokenizer_config.json")
-    named = {name: text for name in NAMED if (text := _content(options.get(name))) is not None}
-    ids = {name: core.token_to_id(text) for name, text in named.items()}
     begins_with = core.encode("").ids  # what the file's own post-processor adds
     core.encode_special_tokens = True  # from here on, control tokens in text are text
-
+    tokens = _texts(core)
     added = core.get_added_tokens_decoder()
-    special = {token_id: token for token_id, token in added.items() if token.special}
+    table = byte_level_table(tokens, added.keys()) if spelling == "byte-level" else piece_table(tokens, special)
+    ids = {name: core.token_to_id(text) for name, text in companions.named.items()}
     return Vocabulary(
         core=core,
-        table=_table(core, added),
-        control=ControlTokens(_token(token_id, token) for token_id, token in special.items()),
-        control_ids=frozenset(special),
+        table=table,
+        control=ControlTokens(_token(token_id, token) for token_id, token in added.items() if token.special),
+        control_ids=special,
         bos_id=ids.get("bos_token"),
-        add_bos=bool(options.get("add_bos_token", begins_with[:1] == [ids.get("bos_token")])),
-        eos_ids=_end_ids(ids.get("eos_token"), config, _optional(directory / "generation_config.json")),
-        named=named,
+        add_bos=bool(companions.options.get("add_bos_token", begins_with[:1] == [ids.get("bos_token")])),
+        eos_ids=companions.ends(ids.get("eos_token")),
+        named=companions.named,
         added=tuple(_token(token_id, token) for token_id, token in added.items() if not token.special),
+        inner=_inner(file, path),
+        drops_blank=spelling == "pieces" and core.decoder.decode([BLANK + "x"]) == "x",
+        shrinks=_drops_text(file) or (spelling == "pieces" and len(table.missing()) > 0),
     )
+
+
+def _read(path: Path) -> _File:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=_File)
+    except (OSError, msgspec.DecodeError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+
+
+def _build(file: _File, path: Path) -> tokenizers.Tokenizer:
+    try:
+        core = tokenizers.Tokenizer.from_buffer(msgspec.json.encode(file))
+    except Exception as error:  # what the library raises is not typed
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    return core
 
 
 def _token(token_id: int, token: tokenizers.AddedToken) -> ControlToken:
     return ControlToken(token.content, token_id, token.lstrip, token.rstrip)
 
 
-def _table(core: tokenizers.Tokenizer, added: Mapping[int, tokenizers.AddedToken]) -> ByteTable:
+def _inner(file: _File, path: Path) -> tokenizers.Tokenizer | None:
+    """The same without a blank before the first word, for files that put one before the prompt's first word only."""
+    schemes = [part for part in _parts(file.pre_tokenizer) if part.get("prepend_scheme") == "first"]
+    if not schemes:
+        return None
+    for part in schemes:
+        part["prepend_scheme"] = "never"
+    core = _build(file, path)
+    core.encode_special_tokens = True
+    return core
+
+
+def _spelling(core: tokenizers.Tokenizer) -> Literal["byte-level", "pieces"] | None:
+    """How tokens are written, told from what the decoder makes of them."""
+    if core.decoder is None or not isinstance(core.model, BPE | Unigram):
+        return None
+    if core.decoder.decode(["x\u0120x"]) == "x x":
+        return "byte-level"
+    return "pieces" if core.decoder.decode([f"x{BLANK}x"]) == "x x" else None
+
+
+def _texts(core: tokenizers.Tokenizer) -> list[str]:
     vocab = core.get_vocab(with_added_tokens=True)
-    tokens = [""] * (max(vocab.values(), default=-1) + 1)
-    for token, token_id in vocab.items():
-        tokens[token_id] = token
-    return ByteTable(tokens, added.keys())
+    texts = [""] * (max(vocab.values(), default=-1) + 1)
+    for text, token_id in vocab.items():
+        texts[token_id] = text
+    return texts
 
 
-def _end_ids(eos_id: int | None, *configs: Mapping[str, Any]) -> frozenset[int]:
-    ids: set[int] = set() if eos_id is None else {eos_id}
-    for config in configs:
-        value = config.get("eos_token_id")
-        ids.update(value if isinstance(value, list) else [] if value is None else [value])
-    return frozenset(ids)
+def _parts(part: Any) -> Iterator[dict[str, Any]]:
+    """A normaliser or pre-tokeniser, and those in it if it is a sequence."""
+    if isinstance(part, dict):
+        yield part
+        for inner in (*part.get("normalizers", []), *part.get("pretokenizers", [])):
+            yield from _parts(inner)
 
 
-def _optional(path: Path) -> dict[str, Any]:
-    return read_object(path)[0] if path.is_file() else {}
-
-
-def _content(token: Any) -> str | None:
-    """A token is written as a string, or as an object with ``content``."""
-    text = token.get("content") if isinstance(token, dict) else token
-    return text if isinstance(text, str) else None
+def _drops_text(file: _File) -> bool:
+    """Whether encoding may pass over text of any length."""
+    parts = [*_parts(file.normalizer), *_parts(file.pre_tokenizer)]
+    return (
+        any(part["type"] not in _KEEPING or part.get("behavior") == "Removed" for part in parts)
+        or any(token.lstrip or token.rstrip for token in file.added_tokens)
+        or any(part["type"] == "Replace" and not part.get("content") for part in parts)
+    )

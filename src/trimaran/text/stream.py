@@ -23,15 +23,19 @@ class TextStream:
     """One choice of one request, from tokens to text. Joining all deltas gives the same text however tokens are fed.
 
     A stop string ends the text before itself; it counts only if it ends after the first ``min_tokens`` tokens. Control
-    tokens give no text.
+    tokens give no text. A ``message`` stands alone, and begins as ``Tokenizer.decode`` lets it; other text goes on from
+    a prompt, and keeps a blank at its beginning.
     """
 
-    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = (), *, min_tokens: int = 0) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, stop: Sequence[str] = (), *, min_tokens: int = 0, message: bool = False
+    ) -> None:
         self._tokenizer = tokenizer
         self._min_tokens = min_tokens
         self._finder = StopFinder(stop)
         self._holds_back = bool(stop)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._drops_blank = message and tokenizer.drops_blank
         self._between = True  # characters: the decoder holds no part of one
         self._pending = ""  # decoded, not given yet
         self._given = 0  # characters
@@ -79,6 +83,8 @@ class TextStream:
         if token_id in self._tokenizer.special_ids:
             return ""
         data = self._tokenizer.token_bytes(token_id)
+        if self._drops_blank and data:
+            self._drops_blank, data = False, data.removeprefix(b" ")
         if self._between:
             try:
                 return data.decode()

@@ -51,27 +51,19 @@ class ChatTemplate:
             own_words = isinstance(error, TemplateRefusedError)
             message = str(error) if own_words else f"the model's chat template failed: {error}"
             raise RequestError(message, param="messages") from error
-        return self._ids(text) if typed else self._ids_of_template(text)
+        return self._tokenizer.encode_segments(self._segments(text) if typed else self._markup.split(text))
 
-    def _ids_of_template(self, text: str) -> list[int]:
-        """Ids where nobody but the template can have written a control token."""
-        ids: list[int] = []
-        for piece in self._markup.split(text):
-            ids += [piece] if isinstance(piece, int) else self._tokenizer.encode(piece)
-        return ids
-
-    def _ids(self, text: Written) -> list[int]:
-        ids: list[int] = []
+    def _segments(self, text: Written) -> Iterator[str | int]:
+        """Ids of the control tokens that the template wrote, and the text between them with all others cut."""
         for piece in self._markup.split(text, written_by_template(text)):
             if isinstance(piece, int):
-                ids.append(piece)
+                yield piece
                 continue
             at = 0  # the tokenizer knows added tokens, but not one that is cut
             for start in self._added.starts_in(piece):
-                ids += self._tokenizer.encode(piece[at : start + 1])
+                yield piece[at : start + 1]
                 at = start + 1
-            ids += self._tokenizer.encode(piece[at:])
-        return ids
+            yield piece[at:]
 
     def _choose(self, arguments: Mapping[str, Any]) -> TemplateCode:
         """The template for these arguments; an argument that it would drop is an error."""
@@ -98,18 +90,15 @@ def open_template(checkpoint: Checkpoint, tokenizer: Tokenizer) -> ChatTemplate:
 
 _RESERVED = frozenset({"messages", "add_generation_prompt", "raise_exception", "strftime_now"})
 _BRACKETED = re.compile(r"<.*>|\[.*\]", re.DOTALL)
-_BARRED = re.compile(r"<[|｜].*[|｜]>", re.DOTALL)
 
 
 def _structural(source: str, tokenizer: Tokenizer) -> list[ControlToken]:
     """Added tokens that a prompt's structure is made of, though their vocabulary does not call them control tokens.
 
-    DeepSeek's ``<｜User｜>`` is one, Qwen's ``<tool_response>``, GLM's ``<think>``: those in brackets that the template
-    writes or looks for, and those with bars. Others are text to everybody: Gemma's runs of spaces, GLM's ``/nothink``,
-    which is meant to be typed.
+    Qwen's ``<tool_response>`` is one, GLM's ``<think>``: those in brackets that the template writes or looks for.
+    Others are text to everybody: Gemma's runs of spaces, GLM's ``/nothink``, which is meant to be typed.
     """
-    bracketed = (token for token in tokenizer.added if _BRACKETED.fullmatch(token.text))
-    return [token for token in bracketed if token.text in source or _BARRED.fullmatch(token.text)]
+    return [token for token in tokenizer.added if _BRACKETED.fullmatch(token.text) and token.text in source]
 
 
 def _strings(value: Any) -> Iterator[str]:

@@ -36,6 +36,7 @@ def generation(request: ChatRequest, template: ChatTemplate, plane: DataPlane) -
         sampling,
         request.priority or 0,
         request.cache_salt or "",
+        message=True,
         param="messages",
         length_param=request.length_field,
     )
