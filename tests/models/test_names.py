@@ -1,9 +1,12 @@
 """Program weights to tensor names, and the row order of GGUF's q and k."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from trimaran.models.names import Part, weight_parts
+from trimaran.models.config import ExpertsConfig
+from trimaran.models.names import Part, text_name, weight_parts
 
 from .test_builder import CFG
 from .tiny_files import permute
@@ -44,22 +47,51 @@ def test_rows_of_fused_weights() -> None:
 
 def test_only_q_and_k_of_gguf_change_their_rows() -> None:
     q, k, v = weight_parts("model.layers.0.self_attn.qkv", 64, CFG, "gguf")
-    assert v.row_order() is None
+    assert v.row_order() == slice(0, 16)
     for part, name in ((q, "q_proj"), (k, "k_proj")):
         order = part.row_order()
-        assert order is not None
         np.testing.assert_array_equal(permute(name, np.arange(part.rows), CFG)[order], np.arange(part.rows))
-    assert all(
-        part.row_order() is None for part in weight_parts("model.layers.0.self_attn.qkv", 64, CFG, "safetensors")
-    )
+    for part in weight_parts("model.layers.0.self_attn.qkv", 64, CFG, "safetensors"):
+        assert part.row_order() == slice(0, part.rows)
 
 
 def test_row_order_by_hand() -> None:
     order = Part("q", 8, interleaved_heads=2).row_order()
-    assert order is not None
+    assert isinstance(order, np.ndarray)
     assert order.tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
 
 
 def test_a_weight_that_no_checkpoint_has() -> None:
     with pytest.raises(KeyError):
         weight_parts("model.layers.0.mlp.router", 64, CFG, "gguf")
+
+
+EXPERTS = ExpertsConfig(3, 2, 16, shared_width=0, dense=frozenset(), scoring="sigmoid")
+MIXTURE = replace(CFG, experts=EXPERTS)
+
+
+def test_experts_of_transformers_are_a_tensor_each() -> None:
+    parts = weight_parts("model.layers.2.mlp.experts.gate_up", 3 * 32, MIXTURE, "safetensors")
+    names = [f"model.layers.2.mlp.experts.{e}.{matrix}_proj.weight" for e in range(3) for matrix in ("gate", "up")]
+    assert parts == tuple(Part(name, 16) for name in names)
+
+
+def test_experts_of_minimax() -> None:
+    cfg = replace(MIXTURE, family="minimax_m2")
+    prefix = "model.layers.0.block_sparse_moe."
+    weight = "model.layers.0.mlp."
+    parts = weight_parts(f"{weight}experts.gate_up", 3 * 32, cfg, "safetensors")
+    assert [part.tensor for part in parts[:3]] == [f"{prefix}experts.{e}.weight" for e in ("0.w1", "0.w3", "1.w1")]
+    assert weight_parts(f"{weight}gate", 3, cfg, "safetensors") == (Part(f"{prefix}gate.weight", 3),)
+    bias = weight_parts(f"{weight}gate.e_score_correction_bias", 3, cfg, "safetensors")
+    assert bias == (Part(f"{prefix}e_score_correction_bias", 3),)
+
+
+def test_a_part_of_a_tensor_in_pieces() -> None:
+    part = Part("experts", 16, piece=2, pieces=3)
+    assert part.shape((64,)) == (3, 16, 64)
+    assert part.row_order() == slice(32, 48)
+
+
+def test_what_a_multimodal_checkpoint_puts_before_names() -> None:
+    assert text_name("language_model.model.norm.weight") == text_name("model.norm.weight") == "model.norm.weight"

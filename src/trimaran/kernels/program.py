@@ -248,10 +248,10 @@ class Route:
 
 @dataclass(frozen=True)
 class Experts:
-    """``out = sum over a row's routes, in their order, of weight * down[e] @ (activation(gate[e] @ x) * up[e] @ x)``.
+    """``out = sum of weight * down[e] @ (activation(gate[e] @ x) * up[e] @ x)`` over a row's experts e.
 
-    ``gate_up`` ``[experts * 2 * width, x.width]``: each expert's gate rows, then its up rows, expert after expert.
-    ``down`` ``[experts * out.width, width]``. ``routes`` is the result of ``Route``.
+    The sum goes by ascending e. ``gate_up`` ``[experts * 2 * width, x.width]``: each expert's gate rows, then its up
+    rows, expert after expert. ``down`` ``[experts * out.width, width]``. ``routes`` is the result of ``Route``.
     """
 
     out: Buffer

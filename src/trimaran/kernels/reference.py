@@ -104,9 +104,7 @@ class ReferenceExecutor(InOnePiece):
             case RmsNorm():
                 return ops.rms_norm(buffers[op.x], self._weights[op.weight], op.eps)
             case Linear():
-                x = buffers[op.x]
-                if op.weight in self._quantised and self._options.activations is ActivationFormat.INT8:
-                    x = ops.through_int8(x, wide=op.wide)
+                x = self._rounded(buffers[op.x], op.weight, wide=op.wide)
                 return ops.linear(x, self._weights[op.weight], None if op.bias is None else self._weights[op.bias])
             case Attention():
                 return self._attention(op, buffers[op.qkv], step)
@@ -116,10 +114,32 @@ class ReferenceExecutor(InOnePiece):
                 return buffers[op.a] + buffers[op.b]
             case TakeRows():
                 return buffers[op.x][step.logits_rows]
-            case HeadLinear() | LatentAttention() | SelectTokens() | Route() | Experts():
+            case Route():
+                bias = None if op.bias is None else self._weights[op.bias]
+                return ops.route(buffers[op.logits], bias, op).astype(self._compute, copy=False)
+            case Experts():
+                return self._experts(op, buffers[op.x], buffers[op.routes])
+            case HeadLinear() | LatentAttention() | SelectTokens():
                 raise NotImplementedError(type(op).__name__)
             case Logits():
                 raise AssertionError("run returns at logits")
+
+    def _experts(self, op: Experts, x: Array, routes: Array) -> Array:
+        gate_up = self._weights[op.gate_up].reshape(op.experts, -1, x.shape[1])
+        down = self._weights[op.down].reshape(op.experts, -1, op.width)
+        chosen, weights = np.split(routes, 2, axis=1)
+        out = np.zeros_like(x)
+        for expert in np.unique(chosen).astype(int).tolist():
+            rows, place = np.nonzero(chosen == expert)
+            h = ops.glu(ops.linear(self._rounded(x[rows], op.gate_up), gate_up[expert], None), op.activation)
+            y = ops.linear(self._rounded(h, op.down), down[expert], None)
+            out[rows] += weights[rows, place, None] * y
+        return out
+
+    def _rounded(self, x: Array, weight: str, *, wide: bool = False) -> Array:
+        """``x`` as the layer with this weight sees it."""
+        int8 = weight in self._quantised and self._options.activations is ActivationFormat.INT8
+        return ops.through_int8(x, wide=wide) if int8 else x
 
     def _attention(self, op: Attention, qkv: Array, step: StepInputs) -> Array:
         assert (op.window, op.q_norm, op.k_norm, op.query_scale) == (None, None, None, None), op

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trimaran.base.formats import GROUP
-from trimaran.kernels.program import Activation
+from trimaran.kernels.program import Activation, Route
 
 Array = npt.NDArray[Any]
 
@@ -139,3 +139,31 @@ def gelu_tanh(x: Array) -> Array:
 
 
 _ACTIVATIONS: dict[Activation, Callable[[Array], Array]] = {"silu": silu, "gelu_tanh": gelu_tanh}
+
+
+def route(logits: Array, bias: Array | None, op: Route) -> Array:
+    """The experts of each row of ``logits`` ``[rows, experts]`` and their weights, as ``op`` says, in float32."""
+    x = logits.astype(np.float32)
+    if op.scoring == "softmax":
+        scores = np.exp(x - x.max(axis=-1, keepdims=True))
+        scores /= scores.sum(axis=-1, keepdims=True)
+    else:
+        with np.errstate(over="ignore"):  # exp(-x) may become infinite: the score is then 0, as it should be
+            scores = 1 / (1 + np.exp(-x))
+    choice = scores if bias is None else scores + bias.astype(np.float32)
+    if op.groups > 1:
+        grouped = choice.reshape(len(x), op.groups, -1)
+        best = _largest(np.sort(grouped, axis=-1)[..., -2:].sum(axis=-1), op.top_groups)
+        kept = np.zeros(grouped.shape[:2], bool)
+        np.put_along_axis(kept, best, values=True, axis=-1)
+        choice = np.where(kept[..., None], grouped, -np.inf).reshape(x.shape)
+    experts = _largest(choice, op.top_k)
+    weights = np.take_along_axis(scores, experts, axis=-1)
+    if op.normalise:
+        weights = weights / (weights.sum(axis=-1, keepdims=True) + np.float32(op.epsilon))
+    return np.concatenate([experts.astype(np.float32), weights * np.float32(op.factor)], axis=-1)
+
+
+def _largest(values: Array, count: int) -> Array:
+    """Positions of the ``count`` largest along the last axis, by falling value; of equal ones the lower is first."""
+    return np.argsort(-values, axis=-1, kind="stable")[..., :count]

@@ -11,6 +11,7 @@ from trimaran.kernels.program import (
     Attention,
     Buffer,
     Embed,
+    Experts,
     Glu,
     HeadNorm,
     Linear,
@@ -18,10 +19,11 @@ from trimaran.kernels.program import (
     Op,
     Program,
     RmsNorm,
+    Route,
     TakeRows,
     WeightSpec,
 )
-from trimaran.models.config import ModelConfig
+from trimaran.models.config import ExpertsConfig, ModelConfig
 
 
 class LayerNames:
@@ -129,6 +131,36 @@ class Builder:
         assert gate_up.width % 2 == 0, gate_up
         out = self._buffer("glu", gate_up.width // 2, gate_up)
         self._ops.append(Glu(out, gate_up, activation))
+        return out
+
+    def route(self, logits: Buffer, experts: ExpertsConfig, bias: str | None) -> Buffer:
+        """Each row's experts and their weights from ``logits`` ``[experts]``; the vector ``bias`` moves the choice."""
+        assert logits.width == experts.experts, logits
+        if bias is not None:
+            self._need(bias, experts.experts)
+        out = self._buffer("route", 2 * experts.top_k, logits)
+        self._ops.append(
+            Route(
+                out,
+                logits,
+                experts.top_k,
+                experts.scoring,
+                bias,
+                experts.groups,
+                experts.top_groups,
+                experts.normalise,
+                experts.epsilon,
+                experts.factor,
+            )
+        )
+        return out
+
+    def experts(self, x: Buffer, routes: Buffer, gate_up: str, down: str, experts: ExpertsConfig) -> Buffer:
+        """The weighted sum of what the experts in ``routes`` make of ``x``; matrices of all experts are one stack."""
+        self._need(gate_up, experts.experts * 2 * experts.width, x.width)
+        self._need(down, experts.experts * x.width, experts.width)
+        out = self._buffer("experts", x.width, x)
+        self._ops.append(Experts(out, x, routes, gate_up, down, experts.experts, experts.width))
         return out
 
     def add(self, a: Buffer, b: Buffer) -> Buffer:

@@ -1,6 +1,7 @@
 """Fills a program's weights from a checkpoint: every tensor is placed, checked and, where asked, converted."""
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 
 from trimaran.base.errors import CheckpointError
@@ -9,8 +10,8 @@ from trimaran.checkpoint import Checkpoint, CheckpointTensor
 from trimaran.kernels.program import Program, WeightSpec
 from trimaran.kernels.weights import Weight
 from trimaran.models.config import ModelConfig
-from trimaran.models.config_gguf import ROPE_FACTORS
-from trimaran.models.names import Part, weight_parts
+from trimaran.models.names import Part, text_name, weight_parts
+from trimaran.models.skipped import why_skipped
 from trimaran.quant.convert import lossless, recast, to_vector, to_weight
 from trimaran.quant.rows import stack_rows, take_rows
 
@@ -25,9 +26,10 @@ def load_weights(
     """The weights of ``program``, by its names.
 
     ``weight_format`` ``None`` keeps each tensor's own grid; otherwise matrices are held in it, except that embedding
-    and output matrix are held as int8 where int4 is asked for. Vectors are fp32. Tied matrices are one object under
-    two names. Tensors that a program reads as one matrix are stacked in the finest format among them (in the order
-    int4, int4z, int8, bf16, fp32); only int4z to int8 and integers to bf16 round, and are logged.
+    and output matrix are held as int8 where int4 is asked for. No matrix is in a coarser format than the program says.
+    Vectors are fp32. Tied matrices are one object under two names. Tensors that a program reads as one matrix are
+    stacked in the finest format among them (in the order int4, int4z, int8, bf16, fp32); only int4z to int8 and
+    integers to bf16 round, and are logged.
 
     Raises ``CheckpointError`` naming the tensors that are missing, left over or misshapen, and ``UnsupportedError``
     when a matrix does not fit ``weight_format``.
@@ -39,33 +41,38 @@ def load_weights(
     }
     _check_names(checkpoint, cfg, [part.tensor for weight in parts.values() for part in weight])
     place = {part.tensor: (program.weights[name], part) for name, weight in parts.items() for part in weight}
+    readers = Counter(part.tensor for weight in parts.values() for part in weight)
     loaded: dict[str, Weight] = {}
     for tensor in checkpoint.tensors():
-        if tensor.name in place:
-            loaded[tensor.name] = _load_part(tensor, *place[tensor.name], weight_format)
-    weights: dict[str, Weight] = {}
-    for name, weight in parts.items():
-        weights[name] = _stack(program.weights[name], [loaded.pop(part.tensor) for part in weight])
+        if (name := text_name(tensor.name)) in place:
+            loaded[name] = _load(tensor, *place[name], weight_format)
+
+    def rows(part: Part) -> Weight:
+        weight = take_rows(loaded[part.tensor], part.row_order())
+        readers[part.tensor] -= 1
+        if not readers[part.tensor]:
+            del loaded[part.tensor]
+        return weight
+
+    weights = {name: _stack(program.weights[name], list(map(rows, weight))) for name, weight in parts.items()}
     if cfg.tied:
         weights["lm_head"] = weights["model.embed_tokens"]
     return weights
 
 
 def _check_names(checkpoint: Checkpoint, cfg: ModelConfig, wanted: Sequence[str]) -> None:
-    present = frozenset(checkpoint.names)
+    present = frozenset(map(text_name, checkpoint.names))
     if missing := [name for name in wanted if name not in present]:
         raise CheckpointError(f"the model has no tensor {_listed(missing)}, which the {cfg.family} family needs")
-    left = present.difference(wanted)
-    ignored = {name for name in left if _ignorable(name, cfg)}
-    if unknown := sorted(left - ignored):
+    skipped: dict[str, list[str]] = {}
+    unknown: list[str] = []
+    for name in sorted(present.difference(wanted)):
+        reason = why_skipped(name, cfg)
+        (unknown if reason is None else skipped.setdefault(reason, [])).append(name)
+    if unknown:
         raise CheckpointError(f"the model has tensors that the {cfg.family} family does not know: {_listed(unknown)}")
-    for name in sorted(ignored):
-        log.info("tensor %s is not needed and skipped", name)
-
-
-def _ignorable(name: str, cfg: ModelConfig) -> bool:
-    """Rope constants, which the configuration already holds, and the second copy of a tied matrix."""
-    return name == ROPE_FACTORS or name.endswith("rotary_emb.inv_freq") or (cfg.tied and name == "lm_head.weight")
+    for reason, names in skipped.items():
+        log.info("skipped %s (%d): %s", reason, len(names), _listed(names, most=1))
 
 
 def _listed(names: Sequence[str], most: int = 5) -> str:
@@ -73,20 +80,22 @@ def _listed(names: Sequence[str], most: int = 5) -> str:
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
-def _load_part(tensor: CheckpointTensor, spec: WeightSpec, part: Part, weight_format: WeightFormat | None) -> Weight:
-    expected = (part.rows, *spec.shape[1:])
+def _load(tensor: CheckpointTensor, spec: WeightSpec, part: Part, weight_format: WeightFormat | None) -> Weight:
+    expected = part.shape(spec.shape[1:])
     if tensor.shape != expected:
         raise CheckpointError(
             f"tensor {tensor.name} has shape {list(tensor.shape)}; the model's sizes ask for {list(expected)}"
         )
-    if spec.matrix:
-        if weight_format in (WeightFormat.INT4, WeightFormat.INT4Z) and spec.name in _TABLES:
-            weight_format = WeightFormat.INT8
-        weight = to_weight(tensor, weight_format)
-    else:
-        weight = to_vector(tensor)
-    order = part.row_order()
-    return weight if order is None else take_rows(weight, order)
+    if not spec.matrix:
+        return to_vector(tensor)
+    if weight_format in (WeightFormat.INT4, WeightFormat.INT4Z) and spec.name in _TABLES:
+        weight_format = WeightFormat.INT8
+    if weight_format is not None and spec.least is not None:
+        weight_format = max(weight_format, spec.least, key=_FINENESS.index)
+    weight = to_weight(tensor, weight_format)
+    if spec.least is None or _FINENESS.index(weight.fmt) >= _FINENESS.index(spec.least):
+        return weight
+    return recast(weight, spec.least)
 
 
 def _stack(spec: WeightSpec, parts: Sequence[Weight]) -> Weight:

@@ -15,42 +15,63 @@ from trimaran.checkpoint.checkpoint import Kind
 from trimaran.models.config import ModelConfig
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Part:
     """Rows of a weight that are one tensor in the checkpoint.
 
-    ``interleaved_heads`` > 0: the rows of each of so many heads lie in the order of interleaved rope.
+    ``interleaved_heads`` > 0: the rows of each of so many heads lie in the order of interleaved rope. ``pieces`` > 0:
+    the tensor is ``[pieces, rows, columns]``, and these rows are its piece number ``piece``.
     """
 
     tensor: str
     rows: int
     interleaved_heads: int = 0
+    piece: int = 0
+    pieces: int = 0
 
-    def row_order(self) -> npt.NDArray[np.intp] | None:
-        """The tensor's rows in the order of the program, or ``None`` when they are in it.
+    def shape(self, columns: tuple[int, ...]) -> tuple[int, ...]:
+        """The tensor's shape; ``columns`` is empty for a vector."""
+        rows = (self.rows, *columns)
+        return (self.pieces, *rows) if self.pieces else rows
+
+    def row_order(self) -> npt.NDArray[np.intp] | slice:
+        """Where the part's rows lie in the tensor, its pieces one under the other.
 
         Interleaved rope pairs rows (2i, 2i + 1) of a head where a program pairs (i, i + dim/2). llama.cpp's converter
         permutes q and k so; undoing it moves whole rows, hence works on quantised ones.
         """
         if not self.interleaved_heads:
-            return None
+            return slice(self.piece * self.rows, (self.piece + 1) * self.rows)
         pairs = self.rows // self.interleaved_heads // 2
         return np.arange(self.rows).reshape(self.interleaved_heads, pairs, 2).swapaxes(1, 2).ravel()
 
 
+def text_name(tensor: str) -> str:
+    """A tensor's name without what a multimodal checkpoint puts before the names of its language model."""
+    return tensor.removeprefix("language_model.")
+
+
 def weight_parts(weight: str, rows: int, cfg: ModelConfig, kind: Kind) -> tuple[Part, ...]:
     """The parts, in row order, of the program's ``weight`` that has ``rows`` rows (values, for a vector)."""
-    name, bias = (weight.removesuffix(".bias"), "bias") if weight.endswith(".bias") else (weight, "weight")
+    gguf = kind == "gguf"
+    name, suffix = (weight.removesuffix(".bias"), ".bias") if weight.endswith(".bias") else (weight, ".weight")
     if match := _LAYER.fullmatch(name):
-        prefix = f"blk.{match['layer']}." if kind == "gguf" else f"model.layers.{match['layer']}."
-        inner = match["name"]
-        tensors = _GGUF_LAYER[inner] if kind == "gguf" else _HF_LAYER.get(inner, (inner,))
+        prefix, inner = f"{'blk' if gguf else 'model.layers'}.{match['layer']}.", match["name"]
+        table = _HF_LAYER | _HF_FAMILY.get(cfg.family, {})
+        tensors = _GGUF_LAYER[inner] if gguf else table.get(inner, (inner,))
     else:
         prefix, inner = "", name
-        tensors = _GGUF[name] if kind == "gguf" else (name,)
-    names = [f"{prefix}{tensor}.{bias}" for tensor in tensors]
+        tensors = _GGUF[name] if gguf else (name,)
+    if inner in _EXPERTS:
+        assert cfg.experts is not None, weight
+        count, each = cfg.experts.experts, rows // cfg.experts.experts // len(tensors)
+        placed = [(e, f"{prefix}{tensor.format(e)}{suffix}") for e in range(count) for tensor in tensors]
+        if gguf:
+            return tuple(Part(tensor, each, piece=e, pieces=count) for e, tensor in placed)
+        return tuple(Part(tensor, each) for _, tensor in placed)
+    names = [f"{prefix}{tensor}" if tensor.endswith(_BARE) else f"{prefix}{tensor}{suffix}" for tensor in tensors]
     if inner == "self_attn.qkv":
-        interleaved = kind == "gguf" and cfg.family in _GGUF_INTERLEAVES
+        interleaved = gguf and cfg.family in _GGUF_INTERLEAVES
         q, k, v = names
         return (
             Part(q, cfg.q_width, cfg.heads if interleaved else 0),
@@ -61,12 +82,25 @@ def weight_parts(weight: str, rows: int, cfg: ModelConfig, kind: Kind) -> tuple[
 
 
 _LAYER = re.compile(r"model\.layers\.(?P<layer>\d+)\.(?P<name>.+)")
+_BARE = ("e_score_correction_bias",)  # tensors whose names end here
+_EXPERTS = frozenset({"mlp.experts.gate_up", "mlp.experts.down_proj"})  # all experts' matrices, one under the other
 _GGUF_INTERLEAVES = frozenset({"llama"})  # families whose q and k rows llama.cpp's converter permutes
 
-_Table = Mapping[str, tuple[str, ...]]
+_Table = dict[str, tuple[str, ...]]
 _HF_LAYER: _Table = {
     "self_attn.qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     "mlp.gate_up": ("mlp.gate_proj", "mlp.up_proj"),
+    "mlp.shared_experts.gate_up": ("mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"),
+    "mlp.experts.gate_up": ("mlp.experts.{}.gate_proj", "mlp.experts.{}.up_proj"),  # {}: the expert's number
+    "mlp.experts.down_proj": ("mlp.experts.{}.down_proj",),
+}
+_HF_FAMILY: Mapping[str, _Table] = {
+    "minimax_m2": {
+        "mlp.gate": ("block_sparse_moe.gate",),
+        "mlp.gate.e_score_correction_bias": ("block_sparse_moe.e_score_correction_bias",),
+        "mlp.experts.gate_up": ("block_sparse_moe.experts.{}.w1", "block_sparse_moe.experts.{}.w3"),
+        "mlp.experts.down_proj": ("block_sparse_moe.experts.{}.w2",),
+    },
 }
 _GGUF: _Table = {"model.embed_tokens": ("token_embd",), "model.norm": ("output_norm",), "lm_head": ("output",)}
 _GGUF_LAYER: _Table = {

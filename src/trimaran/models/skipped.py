@@ -1,0 +1,23 @@
+"""Tensors that a checkpoint may hold although its text model does not read them."""
+
+import re
+
+from trimaran.models.config import ModelConfig
+from trimaran.models.config_gguf import ROPE_FACTORS
+
+_VISION = ("vision_tower.", "multi_modal_projector.", "mm_projector.")
+_LAYER = re.compile(r"model\.layers\.(\d+)\.")
+
+
+def why_skipped(tensor: str, cfg: ModelConfig) -> str | None:
+    """What ``tensor``, by its name in the language model, is instead; ``None`` for one that nobody knows."""
+    if tensor == ROPE_FACTORS or tensor.endswith("rotary_emb.inv_freq"):
+        return "rope constants that the configuration holds already"
+    if cfg.tied and tensor == "lm_head.weight":
+        return "a second copy of the tied matrix"
+    if tensor.startswith(_VISION):
+        return "parts that see images"
+    match = _LAYER.match(tensor)
+    if match and cfg.layers <= int(match[1]) < cfg.layers + cfg.mtp_layers:
+        return "layers that predict further tokens"
+    return None
