@@ -16,6 +16,7 @@ from trimaran.kernels.program import (
     Experts,
     Glu,
     HeadLinear,
+    HeadNorm,
     LatentAttention,
     Linear,
     Logits,
@@ -28,7 +29,7 @@ from trimaran.kernels.program import (
 )
 from trimaran.kernels.reference_ops import Array
 from trimaran.kernels.reference_pages import KEYS, VALUES, HeadsPages
-from trimaran.kernels.rope import rope_table
+from trimaran.kernels.rope import query_scales, rope_table
 from trimaran.kernels.step import ExecutorOptions, Float32, InOnePiece, StepInputs, StepOutputs
 from trimaran.kernels.validate import check_options, check_step, check_weights
 from trimaran.kernels.weights import Weight
@@ -142,9 +143,9 @@ class ReferenceExecutor(InOnePiece):
         return ops.through_int8(x, wide=wide) if int8 else x
 
     def _attention(self, op: Attention, qkv: Array, step: StepInputs) -> Array:
-        assert (op.window, op.q_norm, op.k_norm, op.query_scale) == (None, None, None, None), op
         heads = qkv.reshape(len(qkv), -1, op.head_dim)
         q, k, v = np.split(heads, [op.heads, op.heads + op.kv_heads], axis=1)
+        q, k = self._head_norm(q, op.q_norm), self._head_norm(k, op.k_norm)
         out = np.empty_like(q)
         cos_table, sin_table = self._ropes[op.rope]
         pages = self._heads[op.group]
@@ -155,17 +156,32 @@ class ReferenceExecutor(InOnePiece):
             table = step.page_tables[op.group][step.slots[i]]
             pages.write(op.layer, KEYS, table, positions, ops.rotate(k[rows], cos, sin))
             pages.write(op.layer, VALUES, table, positions, v[rows])
-            tokens = context + len(positions)
-            keys, key_scales = pages.read(op.layer, KEYS, table, tokens)
-            values, value_scales = pages.read(op.layer, VALUES, table, tokens)
-            for row, query, position in zip(out[rows], ops.rotate(q[rows], cos, sin), positions, strict=True):
-                seen = slice(position + 1)
+            queries = ops.rotate(q[rows], cos, sin)
+            if op.query_scale is not None:
+                queries *= query_scales(op.query_scale, positions).astype(self._compute)[:, None, None]
+            first, end = first_seen(context, op.window), context + len(positions)
+            keys, key_scales = pages.read(op.layer, KEYS, table, first, end)
+            values, value_scales = pages.read(op.layer, VALUES, table, first, end)
+            for row, query, position in zip(out[rows], queries, positions.tolist(), strict=True):
+                begin = first_seen(position, op.window)
+                seen = slice(begin - first, position + 1 - first)
                 if pages.int8:
                     scaled = keys[seen] * key_scales[seen, :, None]
-                    row[:] = ops.attend_int8(query, scaled, values[seen], value_scales[seen], op.scale)
+                    row[:] = ops.attend_int8(query, scaled, values[seen], value_scales[seen], op.scale, begin)
                 else:
                     row[:] = ops.attend(query, keys[seen], values[seen], op.scale)
         return out.reshape(len(qkv), -1)
+
+    def _head_norm(self, heads: Array, norm: HeadNorm | None) -> Array:
+        if norm is None:
+            return heads
+        rows = heads.reshape(len(heads), -1) if norm.whole else heads
+        return ops.rms_norm(rows, self._weights[norm.weight], norm.eps).reshape(heads.shape)
+
+
+def first_seen(position: int, window: int | None) -> int:
+    """The first position that the row at ``position`` sees."""
+    return 0 if window is None else max(0, position - window + 1)
 
 
 def _bytes(weight: Weight) -> int:

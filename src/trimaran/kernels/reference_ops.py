@@ -92,19 +92,19 @@ def to_int8(x: Array) -> tuple[Array, Array]:
     return q, absmax[..., 0] / 127
 
 
-def attend_int8(q: Array, keys: Array, values: Array, value_scales: Array, scale: float) -> Array:
+def attend_int8(q: Array, keys: Array, values: Array, value_scales: Array, scale: float, first: int = 0) -> Array:
     """``attend`` over int8 pages: ``keys`` after ``hadamard`` and times their scales, ``values`` as integers.
 
-    The query is transformed and rounded to int8. Within each ``KV_BLOCK`` the weights, times ``value_scales``
-    ``[tokens, kv_heads]``, are rounded to 255ths of the largest product.
+    ``first`` is the position of the first token. The query is transformed and rounded to int8. Within each ``KV_BLOCK``
+    the weights, times ``value_scales`` ``[tokens, kv_heads]``, are rounded to 255ths of the largest product.
     """
     rounded, query_scale = to_int8(hadamard(q))
     grouped = (rounded * query_scale[:, None]).reshape(keys.shape[1], -1, q.shape[-1])  # [kv_heads, group, dim]
     scores = grouped @ keys.transpose(1, 2, 0) * scale  # [kv_heads, group, tokens]
     largest = scores.max(axis=-1, keepdims=True)
     total, out = np.zeros_like(largest), np.zeros_like(grouped)
-    for start in range(0, len(keys), KV_BLOCK):
-        block = slice(start, start + KV_BLOCK)
+    for start in range(-(first % KV_BLOCK), len(keys), KV_BLOCK):
+        block = slice(max(start, 0), start + KV_BLOCK)
         top = scores[..., block].max(axis=-1, keepdims=True)
         weights = np.exp(scores[..., block] - top)
         scaled = weights * value_scales.T[:, None, block]

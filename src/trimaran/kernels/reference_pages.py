@@ -35,13 +35,15 @@ class HeadsPages:
             self._scales[at] = scales
         self._pages[at] = heads.astype(self._pages.dtype)
 
-    def read(self, layer: int, part: int, table: Array, tokens: int) -> tuple[Array, Array]:
-        """Keys or values ``[tokens, kv_heads, head_dim]`` in page format widened to the compute type, and the scales
-        ``[tokens, kv_heads]`` of int8."""
-        pages = table[: -(-tokens // self._page_size)]
+    def read(self, layer: int, part: int, table: Array, first: int, end: int) -> tuple[Array, Array]:
+        """Keys or values of positions ``first:end`` ``[tokens, kv_heads, head_dim]`` in page format widened to the
+        compute type, and the scales ``[tokens, kv_heads]`` of int8."""
+        skipped = first // self._page_size
+        pages = table[skipped : -(-end // self._page_size)]
+        tokens = slice(first - skipped * self._page_size, end - skipped * self._page_size)
         heads = self._pages[pages, layer, part].astype(self._compute)  # [pages, page_size, kv_heads, head_dim]
-        heads = heads.reshape(-1, *heads.shape[2:])[:tokens]
+        heads = heads.reshape(-1, *heads.shape[2:])[tokens]
         if not self.int8:
             return heads, self._scales
         scales = self._scales[pages, layer, part].astype(self._compute)
-        return heads, scales.reshape(-1, scales.shape[-1])[:tokens]
+        return heads, scales.reshape(-1, scales.shape[-1])[tokens]

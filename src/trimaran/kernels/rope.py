@@ -5,7 +5,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from trimaran.kernels.program import LinearScaling, Llama3Scaling, RopeSpec, YarnScaling
+from trimaran.kernels.program import LinearScaling, Llama3Scaling, QueryScale, RopeSpec, YarnScaling
 from trimaran.kernels.step import Float32
 
 
@@ -31,6 +31,11 @@ def rope_table(spec: RopeSpec, positions: int) -> tuple[Float32, Float32]:
     angles = np.arange(positions, dtype=np.float64)[:, None] * inverse_frequencies(spec)
     magnitude = spec.scaling.magnitude if isinstance(spec.scaling, YarnScaling) else 1.0
     return (np.cos(angles) * magnitude).astype(np.float32), (np.sin(angles) * magnitude).astype(np.float32)
+
+
+def query_scales(spec: QueryScale, positions: npt.NDArray[np.int_]) -> Float32:
+    """What queries at ``positions`` are multiplied by after their rotation: 1 within the original context."""
+    return (1 + spec.beta * np.log1p(positions // spec.original_context)).astype(np.float32)
 
 
 def _llama3(frequencies: npt.NDArray[np.float64], scaling: Llama3Scaling) -> npt.NDArray[np.float64]:

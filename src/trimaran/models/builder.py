@@ -27,13 +27,13 @@ from trimaran.models.config import ExpertsConfig, ModelConfig
 
 
 class LayerNames:
-    """Full weight names of one layer: ``w["mlp.down_proj"]`` is ``model.layers.3.mlp.down_proj``."""
+    """Full weight names of layer ``index``: ``w["mlp.down_proj"]`` is ``model.layers.3.mlp.down_proj``."""
 
-    def __init__(self, prefix: str) -> None:
-        self._prefix = prefix
+    def __init__(self, index: int) -> None:
+        self.index = index
 
     def __getitem__(self, name: str) -> str:
-        return f"{self._prefix}.{name}"
+        return f"model.layers.{self.index}.{name}"
 
 
 class Builder:
@@ -44,7 +44,7 @@ class Builder:
     """
 
     def __init__(self, cfg: ModelConfig) -> None:
-        self._cfg = cfg
+        self.cfg = cfg
         self._ops: list[Op] = []
         self._weights: dict[str, WeightSpec] = {}
         self._layer: int | None = None
@@ -57,14 +57,14 @@ class Builder:
         assert self._layer is None, f"layer {index} inside layer {self._layer}"
         assert index == self._layers, f"layer {index} after {self._layers} layers"
         self._layer = index
-        yield LayerNames(f"model.layers.{index}")
+        yield LayerNames(index)
         self._layer = None
         self._layers += 1
 
     def embed(self, weight: str, scale: float = 1.0) -> Buffer:
         """Rows of ``weight`` ``[vocab, hidden]`` times ``scale``, one per token."""
-        self._need(weight, self._cfg.vocab, self._cfg.hidden)
-        out = self._buffer("embed", self._cfg.hidden)
+        self._need(weight, self.cfg.vocab, self.cfg.hidden)
+        out = self._buffer("embed", self.cfg.hidden)
         self._ops.append(Embed(out, weight, scale))
         return out
 
@@ -72,7 +72,7 @@ class Builder:
         """``x`` with each row scaled to unit mean square, times ``weight`` ``[width]``; by default the model's eps."""
         self._need(weight, x.width)
         out = self._buffer("norm", x.width, x)
-        self._ops.append(RmsNorm(out, x, weight, self._cfg.norm_eps if eps is None else eps))
+        self._ops.append(RmsNorm(out, x, weight, self.cfg.norm_eps if eps is None else eps))
         return out
 
     def linear(
@@ -98,7 +98,7 @@ class Builder:
 
     def attention(self, qkv: Buffer, *, q_norm: HeadNorm | None = None, k_norm: HeadNorm | None = None) -> Buffer:
         """Causal attention of this layer over ``qkv`` ``[q | k | v]``; the result has the width of q."""
-        cfg, layer = self._cfg, self._layer
+        cfg, layer = self.cfg, self._layer
         assert layer is not None, "attention belongs to a layer"
         assert qkv.width == cfg.q_width + 2 * cfg.kv_width, qkv
         for norm, heads in ((q_norm, cfg.heads), (k_norm, cfg.kv_heads)):
@@ -179,12 +179,12 @@ class Builder:
 
     def logits(self, x: Buffer) -> None:
         """Makes ``x`` ``[logits rows, vocab]`` the step's result."""
-        assert (x.width, x.logits_rows) == (self._cfg.vocab, True), x
+        assert (x.width, x.logits_rows) == (self.cfg.vocab, True), x
         self._ops.append(Logits(x))
 
     def finish(self) -> Program:
         """The program; asserts that it ends in logits and has every layer."""
-        cfg = self._cfg
+        cfg = self.cfg
         assert isinstance(self._ops[-1], Logits), "a program ends with logits"
         assert self._layers == cfg.layers, f"{self._layers} of {cfg.layers} layers were built"
         return Program(

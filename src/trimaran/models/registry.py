@@ -28,7 +28,13 @@ HF = {  # architectures[0]: the model type whose configuration it has; None: its
     "GlmMoeDsaForCausalLM": "glm_moe_dsa",
     "MiniMaxM2ForCausalLM": "minimax_m2",
 }
-FAMILIES = {"llama": "trimaran.models.llama"}  # ModelConfig.family: a module with build(cfg) -> Program
+FAMILIES = {  # ModelConfig.family: a module with build(cfg) -> Program
+    "llama": "trimaran.models.llama",
+    "mistral": "trimaran.models.llama",
+    "ministral3": "trimaran.models.llama",
+    "qwen2": "trimaran.models.qwen2",
+    "qwen3": "trimaran.models.llama",
+}
 
 
 def read_config(checkpoint: Checkpoint) -> ModelConfig:
