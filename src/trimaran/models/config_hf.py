@@ -56,10 +56,11 @@ def config_from_hf(checkpoint: Checkpoint, model_type: str | None) -> ModelConfi
     model_type = model_type or own.text("model_type")
     if model_type not in READERS:
         raise UnsupportedError(f"config.json: text_config.model_type {model_type!r} is not supported")
+    own = own.with_defaults(_DEFAULTS.get(model_type, {}))
     activation = _ACTIVATION.get(model_type, "silu")
     _only(own.text("hidden_act", own.text("hidden_activation", activation)), activation, "hidden_act")
     values = _common(own)
-    values["tied"] = whole.flag("tie_word_embeddings", own.flag("tie_word_embeddings", model_type == "gemma3_text"))
+    values["tied"] = whole.flag("tie_word_embeddings", own.flag("tie_word_embeddings", False))
     values["eos_ids"] = (
         own.token_ids("eos_token_id")
         | whole.token_ids("eos_token_id")
@@ -161,12 +162,11 @@ def _gemma3(own: Fields) -> dict[str, Any]:
         if key in own:
             raise UnsupportedError(f"config.json sets {key}, which Gemma 3 does not have")
     _only(own.flag("use_bidirectional_attention", False), False, "use_bidirectional_attention")
-    head_dim, kinds = own.integer("head_dim", 256), own.texts("layer_types")
+    head_dim, kinds = own.integer("head_dim"), own.texts("layer_types")
     pattern = own.integer("sliding_window_pattern", own.integer("_sliding_window_pattern", 6))
     sliding = {i for i in _layers(own) if (kinds[i] == "sliding_attention" if i < len(kinds) else (i + 1) % pattern)}
     local, everywhere = read_local_and_global_rope(own, head_dim)
     return {
-        "head_dim": head_dim,
         "rope": everywhere,
         "local_rope": local,
         "window": own.integer("sliding_window"),
@@ -274,6 +274,22 @@ def _indexer(own: Fields, layers: frozenset[int], *, interleaved: bool) -> Index
     )
 
 
+# What vendors leave out of a file when it is what the class of transformers says.
+_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "gemma3_text": {
+        "bos_token_id": 2,
+        "eos_token_id": 1,
+        "head_dim": 256,
+        "max_position_embeddings": 131072,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "query_pre_attn_scalar": 256,
+        "rms_norm_eps": 1e-6,
+        "sliding_window": 4096,
+        "tie_word_embeddings": True,
+        "vocab_size": 262208,
+    },
+}
 _ACTIVATION = {"gemma3_text": "gelu_pytorch_tanh"}
 READERS: Mapping[str, Callable[[Fields], dict[str, Any]]] = {
     "llama": _llama,

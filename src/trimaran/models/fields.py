@@ -21,6 +21,10 @@ class Fields:
     def __contains__(self, key: str) -> bool:
         return self._values.get(key) is not None
 
+    def with_defaults(self, defaults: Mapping[str, Any]) -> Self:
+        """The same pairs, and ``defaults`` where a key is not there at all."""
+        return type(self)({**defaults, **self._values}, self._where)
+
     def integer(self, key: str, default: int | None = None) -> int:
         """A whole number; true and false are none."""
         return int(self._required(key, self._get(key, int, "an integer"), default))

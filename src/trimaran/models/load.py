@@ -3,6 +3,9 @@
 import logging
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from trimaran.base.errors import CheckpointError
 from trimaran.base.formats import WeightFormat
@@ -87,7 +90,8 @@ def _load(tensor: CheckpointTensor, spec: WeightSpec, part: Part, weight_format:
             f"tensor {tensor.name} has shape {list(tensor.shape)}; the model's sizes ask for {list(expected)}"
         )
     if not spec.matrix:
-        return to_vector(tensor)
+        vector = to_vector(tensor)
+        return replace(vector, data=vector.data + np.float32(1)) if part.less_one else vector
     if weight_format in (WeightFormat.INT4, WeightFormat.INT4Z) and spec.name in _TABLES:
         weight_format = WeightFormat.INT8
     if weight_format is not None and spec.least is not None:

@@ -20,7 +20,8 @@ class Part:
     """Rows of a weight that are one tensor in the checkpoint.
 
     ``interleaved_heads`` > 0: the rows of each of so many heads lie in the order of interleaved rope. ``pieces`` > 0:
-    the tensor is ``[pieces, rows, columns]``, and these rows are its piece number ``piece``.
+    the tensor is ``[pieces, rows, columns]``, and these rows are its piece number ``piece``. ``less_one``: the tensor
+    holds a norm's weight less 1.
     """
 
     tensor: str
@@ -28,6 +29,7 @@ class Part:
     interleaved_heads: int = 0
     piece: int = 0
     pieces: int = 0
+    less_one: bool = False
 
     def shape(self, columns: tuple[int, ...]) -> tuple[int, ...]:
         """The tensor's shape; ``columns`` is empty for a vector."""
@@ -57,8 +59,8 @@ def weight_parts(weight: str, rows: int, cfg: ModelConfig, kind: Kind) -> tuple[
     name, suffix = (weight.removesuffix(".bias"), ".bias") if weight.endswith(".bias") else (weight, ".weight")
     if match := _LAYER.fullmatch(name):
         prefix, inner = f"{'blk' if gguf else 'model.layers'}.{match['layer']}.", match["name"]
-        table = _HF_LAYER | _HF_FAMILY.get(cfg.family, {})
-        tensors = _GGUF_LAYER[inner] if gguf else table.get(inner, (inner,))
+        table = _GGUF_LAYER | _GGUF_FAMILY.get(cfg.family, {}) if gguf else _HF_LAYER | _HF_FAMILY.get(cfg.family, {})
+        tensors = table[inner] if gguf else table.get(inner, (inner,))
     else:
         prefix, inner = "", name
         tensors = _GGUF[name] if gguf else (name,)
@@ -78,13 +80,15 @@ def weight_parts(weight: str, rows: int, cfg: ModelConfig, kind: Kind) -> tuple[
             Part(k, cfg.kv_width, cfg.kv_heads if interleaved else 0),
             Part(v, cfg.kv_width),
         )
-    return tuple(Part(tensor, rows // len(names)) for tensor in names)
+    less_one = not gguf and cfg.family in _HF_LESS_ONE and inner.endswith("norm")
+    return tuple(Part(tensor, rows // len(names), less_one=less_one) for tensor in names)
 
 
 _LAYER = re.compile(r"model\.layers\.(?P<layer>\d+)\.(?P<name>.+)")
 _BARE = ("e_score_correction_bias",)  # tensors whose names end here
 _EXPERTS = frozenset({"mlp.experts.gate_up", "mlp.experts.down_proj"})  # all experts' matrices, one under the other
 _GGUF_INTERLEAVES = frozenset({"llama"})  # families whose q and k rows llama.cpp's converter permutes
+_HF_LESS_ONE = frozenset({"gemma3_text"})  # families whose norms start at 0 when they are trained
 
 _Table = dict[str, tuple[str, ...]]
 _HF_LAYER: _Table = {
@@ -112,4 +116,11 @@ _GGUF_LAYER: _Table = {
     "post_attention_layernorm": ("ffn_norm",),
     "mlp.gate_up": ("ffn_gate", "ffn_up"),
     "mlp.down_proj": ("ffn_down",),
+}
+_GGUF_FAMILY: Mapping[str, _Table] = {
+    "gemma3_text": {
+        "post_attention_layernorm": ("post_attention_norm",),
+        "pre_feedforward_layernorm": ("ffn_norm",),
+        "post_feedforward_layernorm": ("post_ffw_norm",),
+    },
 }

@@ -34,6 +34,7 @@ FAMILIES = {  # ModelConfig.family: a module with build(cfg) -> Program
     "ministral3": "trimaran.models.llama",
     "qwen2": "trimaran.models.qwen2",
     "qwen3": "trimaran.models.llama",
+    "gemma3_text": "trimaran.models.gemma3",
 }
 
 
