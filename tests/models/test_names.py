@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from trimaran.models.config import ExpertsConfig
-from trimaran.models.names import Part, text_name, weight_parts
+from trimaran.models.config import ExpertsConfig, IndexerConfig, LatentConfig, ModelConfig
+from trimaran.models.names import Part, half_split, text_name, weight_parts
 
 from .test_builder import CFG
 from .tiny_files import permute
@@ -56,7 +56,7 @@ def test_only_q_and_k_of_gguf_change_their_rows() -> None:
 
 
 def test_row_order_by_hand() -> None:
-    order = Part("q", 8, interleaved_heads=2).row_order()
+    order = Part("q", 8, half_split(2, 4)).row_order()
     assert isinstance(order, np.ndarray)
     assert order.tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
 
@@ -95,3 +95,43 @@ def test_a_part_of_a_tensor_in_pieces() -> None:
 
 def test_what_a_multimodal_checkpoint_puts_before_names() -> None:
     assert text_name("language_model.model.norm.weight") == text_name("model.norm.weight") == "model.norm.weight"
+
+
+LATENT = replace(
+    CFG, kv_heads=4, head_dim=12, latent=LatentConfig(8, 6, nope=8, value=5), rope=replace(CFG.rope, dims=4)
+)
+
+
+def order(weight: str, rows: int, cfg: ModelConfig) -> list[int]:
+    (part,) = weight_parts(f"model.layers.0.self_attn.{weight}", rows, cfg, "safetensors")
+    rows_of = part.row_order()
+    return np.arange(np.prod(part.shape(()))).astype(int)[rows_of].tolist()
+
+
+def test_interleaved_parts_of_latent_attention_are_put_in_halves() -> None:
+    q_b = order("q_b_proj", 48, LATENT)
+    assert q_b[:12] == [0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 9, 11]
+    assert q_b[12:24] == [12 + i for i in q_b[:12]]
+    assert order("kv_a_proj_with_mqa", 10, LATENT) == [0, 1, 2, 3, 4, 5, 6, 8, 7, 9]
+
+
+def test_kv_b_is_cut_into_two_matrices_of_each_head() -> None:
+    keys, values = (
+        weight_parts(f"model.layers.0.self_attn.{name}", rows, LATENT, "safetensors")[0]
+        for name, rows in (("k_up", 4 * 6), ("v_up", 4 * 5))
+    )
+    assert (keys.tensor, values.tensor) == ("model.layers.0.self_attn.kv_b_proj.weight",) * 2
+    assert keys.shape((8,)) == values.shape((6,)) == (4 * 13, 6)
+    assert isinstance(values.row_order(), np.ndarray)
+    assert [*keys.row_order()[:8], *values.row_order()[:5]] == list(range(13))
+    assert values.row_order()[5] == 13 + 8
+
+
+def test_the_indexer_is_interleaved_in_glm_alone() -> None:
+    indexer = IndexerConfig(heads=2, dim=6, top_k=3, layers=frozenset({0}), interleaved=True)
+    glm, deepseek = (replace(LATENT, indexer=replace(indexer, interleaved=inter)) for inter in (True, False))
+    for weight in ("wk", "k_norm", "k_norm.bias"):
+        assert order(f"indexer.{weight}", 6, glm) == [0, 2, 1, 3, 4, 5]
+    assert order("indexer.wq_b", 12, glm) == [0, 2, 1, 3, 4, 5, 6, 8, 7, 9, 10, 11]
+    for weight, rows in (("wk", 6), ("k_norm", 6), ("wq_b", 12)):
+        assert order(f"indexer.{weight}", rows, deepseek) == list(range(rows))

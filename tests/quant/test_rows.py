@@ -6,7 +6,7 @@ import pytest
 from trimaran.base.formats import WeightFormat
 from trimaran.kernels.dequantise import dequantise
 from trimaran.quant.convert import quantise
-from trimaran.quant.rows import stack_rows, take_rows
+from trimaran.quant.rows import stack_rows, take_rows, transpose_heads
 
 VALUES = np.random.default_rng(0).standard_normal((6, 64)).astype(np.float32)
 
@@ -37,3 +37,12 @@ def test_vectors_are_rows_of_single_values() -> None:
 def test_rows_of_two_formats_do_not_mix() -> None:
     with pytest.raises(AssertionError):
         stack_rows("w", [quantise("a", VALUES, WeightFormat.INT8), quantise("b", VALUES, WeightFormat.INT4)])
+
+
+@pytest.mark.parametrize("fmt", [WeightFormat.FP32, WeightFormat.BF16])
+def test_the_matrices_of_heads_are_turned_one_by_one(fmt: WeightFormat) -> None:
+    weight = quantise("w", VALUES, fmt)
+    turned = transpose_heads(weight, 2)
+    assert turned.shape == (128, 3)
+    expected = dequantise(weight).reshape(2, 3, 64).swapaxes(1, 2).reshape(128, 3)
+    np.testing.assert_array_equal(dequantise(turned), expected)

@@ -1,11 +1,12 @@
 """Runs programs in NumPy, op by op: slow and obvious. Also what serves where no compiler is."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from trimaran.base.formats import ActivationFormat, HeadsCache
+from trimaran.base.formats import ActivationFormat, HeadsCache, IndexCache, LatentCache
+from trimaran.kernels import reference_latent
 from trimaran.kernels import reference_ops as ops
 from trimaran.kernels.dequantise import dequantise
 from trimaran.kernels.program import (
@@ -28,7 +29,7 @@ from trimaran.kernels.program import (
     TakeRows,
 )
 from trimaran.kernels.reference_ops import Array
-from trimaran.kernels.reference_pages import KEYS, VALUES, HeadsPages
+from trimaran.kernels.reference_pages import KEYS, VALUES, HeadsPages, IndexPages, LatentPages
 from trimaran.kernels.rope import query_scales, rope_table
 from trimaran.kernels.step import ExecutorOptions, Float32, InOnePiece, StepInputs, StepOutputs
 from trimaran.kernels.validate import check_options, check_step, check_weights
@@ -67,15 +68,22 @@ class ReferenceExecutor(InOnePiece):
         dense = {key: dequantise(weight).astype(compute, copy=False) for key, weight in used.items()}
         self._weights = {name: dense[id(weights[name])] for name in program.weights}
         self._quantised = frozenset(name for name in program.weights if weights[name].fmt.quantised)
-        ropes = {op.rope for op in program.ops if isinstance(op, Attention)}
+        ropes = {op.rope for op in program.ops if isinstance(op, Attention | LatentAttention | SelectTokens)}
         self._ropes = {spec: rope_table(spec, program.context) for spec in ropes}
-        self._heads = {
-            g: HeadsPages(cache, options.pages_of(g), options, compute)
-            for g, group in enumerate(program.groups)
-            for cache in group.caches
-            if isinstance(cache, HeadsCache)
-        }
-        self.kv_bytes = sum(pages.nbytes for pages in self._heads.values())
+        self._heads: dict[int, HeadsPages] = {}  # by group, as the others
+        self._latents: dict[int, LatentPages] = {}
+        self._indices: dict[int, IndexPages] = {}
+        for g, group in enumerate(program.groups):
+            for cache in group.caches:
+                match cache:
+                    case HeadsCache():
+                        self._heads[g] = HeadsPages(cache, options.pages_of(g), options, compute)
+                    case LatentCache():
+                        self._latents[g] = LatentPages(cache, options.pages_of(g), options, compute)
+                    case IndexCache():
+                        self._indices[g] = IndexPages(cache, options.pages_of(g), options, compute)
+        kinds = (self._heads, self._latents, self._indices)
+        self.kv_bytes = sum(pages.nbytes for kind in kinds for pages in kind.values())
         self._last_reads = _last_reads(program.ops)
 
     def run(self, step: StepInputs) -> StepOutputs:
@@ -95,7 +103,7 @@ class ReferenceExecutor(InOnePiece):
     def close(self) -> None:
         """Drops weights and pages."""
         self._weights = {}
-        self._heads = {}
+        self._heads, self._latents, self._indices = {}, {}, {}
 
     def _apply(self, op: Op, buffers: Buffers, step: StepInputs) -> Array:
         match op:
@@ -120,8 +128,13 @@ class ReferenceExecutor(InOnePiece):
                 return ops.route(buffers[op.logits], bias, op).astype(self._compute, copy=False)
             case Experts():
                 return self._experts(op, buffers[op.x], buffers[op.routes])
-            case HeadLinear() | LatentAttention() | SelectTokens():
-                raise NotImplementedError(type(op).__name__)
+            case HeadLinear():
+                return reference_latent.head_linear(buffers[op.x], self._weights[op.weight], op.heads)
+            case LatentAttention():
+                selected = None if op.selected is None else buffers[op.selected]
+                return self._latent_attention(op, buffers[op.q_latent], buffers[op.q], buffers[op.kv], selected, step)
+            case SelectTokens():
+                return self._select(op, buffers[op.q], buffers[op.k], buffers[op.weights], step)
             case Logits():
                 raise AssertionError("run returns at logits")
 
@@ -147,13 +160,9 @@ class ReferenceExecutor(InOnePiece):
         q, k, v = np.split(heads, [op.heads, op.heads + op.kv_heads], axis=1)
         q, k = self._head_norm(q, op.q_norm), self._head_norm(k, op.k_norm)
         out = np.empty_like(q)
-        cos_table, sin_table = self._ropes[op.rope]
         pages = self._heads[op.group]
-        for i, context in enumerate(step.contexts.tolist()):
-            rows = slice(step.starts[i], step.starts[i + 1])
-            positions = np.arange(context, context + rows.stop - rows.start)
-            cos, sin = cos_table[positions].astype(self._compute), sin_table[positions].astype(self._compute)
-            table = step.page_tables[op.group][step.slots[i]]
+        for rows, positions, table, cos, sin in self._sequences(op, step):
+            context = int(positions[0])
             pages.write(op.layer, KEYS, table, positions, ops.rotate(k[rows], cos, sin))
             pages.write(op.layer, VALUES, table, positions, v[rows])
             queries = ops.rotate(q[rows], cos, sin)
@@ -171,6 +180,52 @@ class ReferenceExecutor(InOnePiece):
                 else:
                     row[:] = ops.attend(query, keys[seen], values[seen], op.scale)
         return out.reshape(len(qkv), -1)
+
+    def _latent_attention(
+        self, op: LatentAttention, q_latent: Array, q: Array, kv: Array, selected: Array | None, step: StepInputs
+    ) -> Array:
+        latents, keys = np.split(kv, [op.latent], axis=1)
+        latents = ops.rms_norm(latents, self._weights[op.norm], op.eps)
+        pages = self._latents[op.group]
+        out = np.empty((len(q), op.heads, op.latent), q.dtype)
+        for rows, positions, table, cos, sin in self._sequences(op, step):
+            rotated = ops.rotate(keys[rows, None], cos, sin)[:, 0]
+            pages.write(op.layer, table, positions, np.concatenate([latents[rows], rotated], axis=1))
+            cached = pages.read(op.layer, table, positions[-1] + 1)
+            parts = q[rows].reshape(len(positions), op.heads, -1)[..., -op.rope.dims :]
+            shares = q_latent[rows].reshape(len(positions), op.heads, -1)
+            queries = np.concatenate([shares, ops.rotate(parts, cos, sin)], axis=-1)
+            for row, query, position in zip(range(rows.start, rows.stop), queries, positions, strict=True):
+                seen = cached[: position + 1]
+                if selected is not None:
+                    seen = seen[selected[row][selected[row] >= 0].astype(int)]
+                out[row] = reference_latent.attend_latents(query, seen, op.latent, op.scale)
+        return out.reshape(len(q), -1)
+
+    def _select(self, op: SelectTokens, q: Array, k: Array, weights: Array, step: StepInputs) -> Array:
+        k = reference_latent.layer_norm(k, self._weights[op.norm], self._weights[op.norm_bias], op.eps)
+        pages = self._indices[op.group]
+        out = np.full((len(q), op.top_k), -1, q.dtype)
+        for rows, positions, table, cos, sin in self._sequences(op, step):
+            pages.write(op.layer, table, positions, ops.rotate(k[rows, None], cos, sin)[:, 0])
+            cached = pages.read(op.layer, table, positions[-1] + 1)
+            queries = ops.rotate(q[rows].reshape(len(positions), op.heads, op.dim), cos, sin)
+            for row, query, position in zip(range(rows.start, rows.stop), queries, positions, strict=True):
+                scores = reference_latent.index_scores(query, cached[: position + 1], weights[row])
+                chosen = reference_latent.largest(scores, op.top_k)
+                out[row, : len(chosen)] = chosen
+        return out
+
+    def _sequences(
+        self, op: Attention | LatentAttention | SelectTokens, step: StepInputs
+    ) -> Iterator[tuple[slice, Array, Array, Array, Array]]:
+        """Of each sequence its rows, their positions, its page table, and the rope's cosines and sines."""
+        cos, sin = self._ropes[op.rope]
+        for i, context in enumerate(step.contexts.tolist()):
+            rows = slice(int(step.starts[i]), int(step.starts[i + 1]))
+            at = np.arange(context, context + rows.stop - rows.start)
+            table = step.page_tables[op.group][step.slots[i]]
+            yield rows, at, table, cos[at].astype(self._compute), sin[at].astype(self._compute)
 
     def _head_norm(self, heads: Array, norm: HeadNorm | None) -> Array:
         if norm is None:

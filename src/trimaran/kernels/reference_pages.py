@@ -3,7 +3,8 @@
 import ml_dtypes
 import numpy as np
 
-from trimaran.base.formats import HeadsCache, KVFormat
+from trimaran.base.errors import UnsupportedError
+from trimaran.base.formats import HeadsCache, IndexCache, KVFormat, LatentCache
 from trimaran.kernels import reference_ops as ops
 from trimaran.kernels.reference_ops import Array
 from trimaran.kernels.step import ExecutorOptions
@@ -47,3 +48,83 @@ class HeadsPages:
             return heads, self._scales
         scales = self._scales[pages, layer, part].astype(self._compute)
         return heads, scales.reshape(-1, scales.shape[-1])[tokens]
+
+
+class LatentPages:
+    """Latents and rotated key parts, a row ``[latent | rope]`` a token.
+
+    In int8 either part has a scale, absmax / 127, and is rounded after ``hadamard``; reading undoes both.
+    """
+
+    def __init__(self, cache: LatentCache, pages: int, options: ExecutorOptions, compute: type[np.floating]) -> None:
+        self.int8 = options.kv_format is KVFormat.INT8
+        if self.int8 and (cache.latent % 16 or cache.rope % 16):
+            raise UnsupportedError(f"int8 pages need a latent and a rope of 16s, not {cache.latent} and {cache.rope}")
+        self._latent = cache.latent
+        self._page_size = options.page_size
+        self._compute = compute
+        shape = (pages, cache.layers, options.page_size, cache.latent + cache.rope)
+        self._pages: Array = np.zeros(shape, _PAGE_TYPES[options.kv_format])
+        self._scales: Array = np.zeros((*shape[:-1], 2) if self.int8 else 0, np.float32)
+
+    @property
+    def nbytes(self) -> int:
+        return self._pages.nbytes + self._scales.nbytes
+
+    def write(self, layer: int, table: Array, positions: Array, rows: Array) -> None:
+        """Writes ``rows`` ``[rows, latent + rope]`` in page format."""
+        at = (table[positions // self._page_size], layer, positions % self._page_size)
+        if self.int8:
+            parts, scales = zip(*(ops.to_int8(ops.hadamard(part)) for part in self._parts(rows)), strict=True)
+            rows, self._scales[at] = np.concatenate(parts, axis=-1), np.stack(scales, axis=-1)
+        self._pages[at] = rows.astype(self._pages.dtype)
+
+    def read(self, layer: int, table: Array, tokens: int) -> Array:
+        """The first ``tokens`` rows ``[tokens, latent + rope]`` as page format holds them, in the compute type."""
+        pages = table[: -(-tokens // self._page_size)]
+        rows: Array = self._pages[pages, layer].astype(self._compute)
+        rows = rows.reshape(-1, rows.shape[-1])[:tokens]
+        if not self.int8:
+            return rows
+        scales = self._scales[pages, layer].astype(self._compute).reshape(-1, 2)[:tokens]
+        parts = [ops.hadamard(part * scales[:, [i]]) for i, part in enumerate(self._parts(rows))]
+        joined: Array = np.concatenate(parts, axis=-1)
+        return joined
+
+    def _parts(self, rows: Array) -> list[Array]:
+        return np.split(rows, [self._latent], axis=-1)
+
+
+class IndexPages:
+    """Keys of an indexer: fp32 beside fp32 pages, else e4m3 with a scale, absmax / 448, a token."""
+
+    def __init__(self, cache: IndexCache, pages: int, options: ExecutorOptions, compute: type[np.floating]) -> None:
+        self._exact = options.kv_format is KVFormat.FP32
+        self._page_size = options.page_size
+        self._compute = compute
+        shape = (pages, cache.layers, options.page_size, cache.dim)
+        self._pages: Array = np.zeros(shape, np.float32 if self._exact else ml_dtypes.float8_e4m3fn)
+        self._scales: Array = np.zeros(0 if self._exact else shape[:-1], np.float32)
+
+    @property
+    def nbytes(self) -> int:
+        return self._pages.nbytes + self._scales.nbytes
+
+    def write(self, layer: int, table: Array, positions: Array, keys: Array) -> None:
+        """Writes ``keys`` ``[rows, dim]`` in page format."""
+        at = (table[positions // self._page_size], layer, positions % self._page_size)
+        if not self._exact:
+            absmax = np.abs(keys).max(axis=-1, keepdims=True)
+            keys = keys * np.divide(_E4M3_MAX, absmax, out=np.zeros_like(absmax), where=absmax > 0)
+            self._scales[at] = absmax[:, 0] / _E4M3_MAX
+        self._pages[at] = keys.astype(self._pages.dtype)
+
+    def read(self, layer: int, table: Array, tokens: int) -> Array:
+        """The first ``tokens`` keys ``[tokens, dim]`` as page format holds them, in the compute type."""
+        pages = table[: -(-tokens // self._page_size)]
+        keys: Array = self._pages[pages, layer].astype(self._compute)
+        keys = keys.reshape(-1, keys.shape[-1])[:tokens]
+        return keys if self._exact else keys * self._scales[pages, layer].reshape(-1, 1)[:tokens].astype(self._compute)
+
+
+_E4M3_MAX = 448

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from trimaran.base.formats import Cache, CacheGroup, HeadsCache, WeightFormat
+from trimaran.base.formats import Cache, CacheGroup, HeadsCache, IndexCache, LatentCache, WeightFormat
 from trimaran.kernels.program import (
     Activation,
     Add,
@@ -13,13 +13,16 @@ from trimaran.kernels.program import (
     Embed,
     Experts,
     Glu,
+    HeadLinear,
     HeadNorm,
+    LatentAttention,
     Linear,
     Logits,
     Op,
     Program,
     RmsNorm,
     Route,
+    SelectTokens,
     TakeRows,
     WeightSpec,
 )
@@ -122,6 +125,66 @@ class Builder:
                 q_norm,
                 k_norm,
                 cfg.query_scale,
+            )
+        )
+        return out
+
+    def head_linear(self, x: Buffer, weight: str, heads: int, inputs: int, width: int) -> Buffer:
+        """Each head's share of ``x``, its first ``inputs``, times the head's matrix ``[width, inputs]`` transposed.
+
+        The matrices stand between two roundings of what they multiply, hence are held as bf16 or finer.
+        """
+        assert x.width % heads == 0, x
+        assert inputs <= x.width // heads, x
+        self._need(weight, heads * width, inputs, least=WeightFormat.BF16)
+        out = self._buffer("head_linear", heads * width, x)
+        self._ops.append(HeadLinear(out, x, weight, heads, inputs))
+        return out
+
+    def latent_attention(
+        self, q_latent: Buffer, q: Buffer, kv: Buffer, norm: str, eps: float, selected: Buffer | None = None
+    ) -> Buffer:
+        """Causal latent attention of this layer, of all tokens or of those in ``selected``; as wide as ``q_latent``."""
+        cfg = self.cfg
+        assert self._layer is not None, "attention belongs to a layer"
+        assert cfg.latent is not None, cfg
+        rank, rope = cfg.latent.rank, cfg.rope
+        widths = (q_latent.width, q.width, kv.width)
+        assert widths == (cfg.heads * rank, cfg.q_width, rank + rope.dims), widths
+        self._need(norm, rank)
+        group, index = self._place(LatentCache(1, rank, rope.dims), None)
+        out = self._buffer("latent_attention", cfg.heads * rank, q_latent)
+        self._ops.append(
+            LatentAttention(out, q_latent, q, kv, group, index, cfg.heads, rank, cfg.scale, rope, norm, eps, selected)
+        )
+        return out
+
+    def select_tokens(self, q: Buffer, k: Buffer, weights: Buffer, norm: str, eps: float) -> Buffer:
+        """The positions that this layer's indexer chooses; ``norm`` and ``norm.bias`` are a LayerNorm of ``k``."""
+        indexer = self.cfg.indexer
+        assert self._layer is not None, "an indexer belongs to a layer"
+        assert indexer is not None, self.cfg
+        widths = (q.width, k.width, weights.width)
+        assert widths == (indexer.heads * indexer.dim, indexer.dim, indexer.heads), widths
+        self._need(norm, indexer.dim)
+        self._need(f"{norm}.bias", indexer.dim)
+        group, index = self._place(IndexCache(1, indexer.dim), None)
+        out = self._buffer("select_tokens", indexer.top_k, q)
+        self._ops.append(
+            SelectTokens(
+                out,
+                q,
+                k,
+                weights,
+                group,
+                index,
+                indexer.heads,
+                indexer.dim,
+                indexer.top_k,
+                self.cfg.rope,
+                norm,
+                f"{norm}.bias",
+                eps,
             )
         )
         return out

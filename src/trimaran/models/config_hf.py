@@ -236,6 +236,7 @@ def _minimax_m2(own: Fields) -> dict[str, Any]:
 def _deepseek_v3(own: Fields) -> dict[str, Any]:
     nope, dims = own.integer("qk_nope_head_dim"), own.integer("qk_rope_head_dim")
     _only(own.flag("rope_interleave", True), True, "rope_interleave")
+    _only(own.flag("attention_bias", False), False, "attention_bias")
     latent = LatentConfig(own.integer("q_lora_rank"), own.integer("kv_lora_rank"), nope, own.integer("v_head_dim"))
     own.optional_integer("head_dim")  # what files say there is not the width of anything
     return {

@@ -16,7 +16,7 @@ from trimaran.models.config import ModelConfig
 from trimaran.models.names import Part, text_name, weight_parts
 from trimaran.models.skipped import why_skipped
 from trimaran.quant.convert import lossless, recast, to_vector, to_weight
-from trimaran.quant.rows import stack_rows, take_rows
+from trimaran.quant.rows import stack_rows, take_rows, transpose_heads
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +52,8 @@ def load_weights(
 
     def rows(part: Part) -> Weight:
         weight = take_rows(loaded[part.tensor], part.row_order())
+        if part.head_rows is not None and part.head_rows.transposed:
+            weight = transpose_heads(weight, part.head_rows.heads)
         readers[part.tensor] -= 1
         if not readers[part.tensor]:
             del loaded[part.tensor]

@@ -12,40 +12,63 @@ import numpy as np
 import numpy.typing as npt
 
 from trimaran.checkpoint.checkpoint import Kind
-from trimaran.models.config import ModelConfig
+from trimaran.models.config import LatentConfig, ModelConfig
+
+
+@dataclass(frozen=True, slots=True)
+class HeadRows:
+    """Rows of each of ``heads`` heads, in another order or not all of them.
+
+    A head has ``of`` rows in the tensor; those in ``taken`` are its rows in the program. ``transposed``: what is taken
+    of a head is turned, so that the tensor's columns become the program's rows.
+    """
+
+    heads: int
+    of: int
+    taken: tuple[int, ...]
+    transposed: bool = False
+
+
+def half_split(heads: int, dim: int, first: int = 0, rotated: int | None = None) -> HeadRows:
+    """Heads of ``dim`` rows whose ``rotated`` rows from ``first`` on (by default all) lie in interleaved order.
+
+    Interleaved rope pairs rows (2i, 2i + 1) of a head where a program pairs (i, i + rotated/2). Putting them in order
+    moves whole rows, hence works on quantised ones.
+    """
+    end = dim if rotated is None else first + rotated
+    return HeadRows(heads, dim, (*range(first), *range(first, end, 2), *range(first + 1, end, 2), *range(end, dim)))
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Rows of a weight that are one tensor in the checkpoint.
+    """Rows of a weight that are one tensor in the checkpoint, or some of its rows.
 
-    ``interleaved_heads`` > 0: the rows of each of so many heads lie in the order of interleaved rope. ``pieces`` > 0:
-    the tensor is ``[pieces, rows, columns]``, and these rows are its piece number ``piece``. ``less_one``: the tensor
-    holds a norm's weight less 1.
+    ``pieces`` > 0: the tensor is ``[pieces, rows, columns]``, and these rows are its piece number ``piece``.
+    ``less_one``: the tensor holds a norm's weight less 1.
     """
 
     tensor: str
     rows: int
-    interleaved_heads: int = 0
+    head_rows: HeadRows | None = None
     piece: int = 0
     pieces: int = 0
     less_one: bool = False
 
     def shape(self, columns: tuple[int, ...]) -> tuple[int, ...]:
         """The tensor's shape; ``columns`` is empty for a vector."""
+        if self.head_rows is not None:
+            each = self.head_rows
+            return (each.heads * each.of, *((self.rows // each.heads,) if each.transposed else columns))
         rows = (self.rows, *columns)
         return (self.pieces, *rows) if self.pieces else rows
 
     def row_order(self) -> npt.NDArray[np.intp] | slice:
-        """Where the part's rows lie in the tensor, its pieces one under the other.
-
-        Interleaved rope pairs rows (2i, 2i + 1) of a head where a program pairs (i, i + dim/2). llama.cpp's converter
-        permutes q and k so; undoing it moves whole rows, hence works on quantised ones.
-        """
-        if not self.interleaved_heads:
+        """Where the part's rows lie in the tensor, its pieces one under the other."""
+        if self.head_rows is None:
             return slice(self.piece * self.rows, (self.piece + 1) * self.rows)
-        pairs = self.rows // self.interleaved_heads // 2
-        return np.arange(self.rows).reshape(self.interleaved_heads, pairs, 2).swapaxes(1, 2).ravel()
+        starts = np.arange(self.head_rows.heads)[:, None] * self.head_rows.of
+        order: npt.NDArray[np.intp] = starts + np.array(self.head_rows.taken)
+        return order.ravel()
 
 
 def text_name(tensor: str) -> str:
@@ -76,23 +99,57 @@ def weight_parts(weight: str, rows: int, cfg: ModelConfig, kind: Kind) -> tuple[
         interleaved = gguf and cfg.family in _GGUF_INTERLEAVES
         q, k, v = names
         return (
-            Part(q, cfg.q_width, cfg.heads if interleaved else 0),
-            Part(k, cfg.kv_width, cfg.kv_heads if interleaved else 0),
+            Part(q, cfg.q_width, half_split(cfg.heads, cfg.head_dim) if interleaved else None),
+            Part(k, cfg.kv_width, half_split(cfg.kv_heads, cfg.head_dim) if interleaved else None),
             Part(v, cfg.kv_width),
         )
+    if cfg.latent is not None and inner in _LATENT:
+        return (_latent_part(inner, names[0], rows, cfg, cfg.latent),)
     less_one = not gguf and cfg.family in _HF_LESS_ONE and inner.endswith("norm")
     return tuple(Part(tensor, rows // len(names), less_one=less_one) for tensor in names)
+
+
+def _latent_part(inner: str, tensor: str, rows: int, cfg: ModelConfig, latent: LatentConfig) -> Part:
+    """The weights of latent attention and its indexer that are not their tensor as it is."""
+    rotated, indexer = cfg.rope.dims, cfg.indexer
+    match inner:
+        case "self_attn.q_b_proj":
+            return Part(tensor, rows, half_split(cfg.heads, cfg.head_dim, latent.nope))
+        case "self_attn.kv_a_proj_with_mqa":
+            return Part(tensor, rows, half_split(1, rows, latent.rank))
+        case "self_attn.k_up":
+            of = latent.nope + latent.value
+            return Part(tensor, rows, HeadRows(cfg.heads, of, (*range(latent.nope),), transposed=True))
+        case "self_attn.v_up":
+            of = latent.nope + latent.value
+            return Part(tensor, rows, HeadRows(cfg.heads, of, (*range(latent.nope, of),)))
+    if indexer is None or not indexer.interleaved:
+        return Part(tensor, rows)
+    return Part(tensor, rows, half_split(rows // indexer.dim, indexer.dim, rotated=rotated))
 
 
 _LAYER = re.compile(r"model\.layers\.(?P<layer>\d+)\.(?P<name>.+)")
 _BARE = ("e_score_correction_bias",)  # tensors whose names end here
 _EXPERTS = frozenset({"mlp.experts.gate_up", "mlp.experts.down_proj"})  # all experts' matrices, one under the other
+_LATENT = frozenset(
+    {
+        "self_attn.q_b_proj",
+        "self_attn.kv_a_proj_with_mqa",
+        "self_attn.k_up",
+        "self_attn.v_up",
+        "self_attn.indexer.wq_b",
+        "self_attn.indexer.wk",
+        "self_attn.indexer.k_norm",
+    }
+)
 _GGUF_INTERLEAVES = frozenset({"llama"})  # families whose q and k rows llama.cpp's converter permutes
 _HF_LESS_ONE = frozenset({"gemma3_text"})  # families whose norms start at 0 when they are trained
 
 _Table = dict[str, tuple[str, ...]]
 _HF_LAYER: _Table = {
     "self_attn.qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "self_attn.k_up": ("self_attn.kv_b_proj",),
+    "self_attn.v_up": ("self_attn.kv_b_proj",),
     "mlp.gate_up": ("mlp.gate_proj", "mlp.up_proj"),
     "mlp.shared_experts.gate_up": ("mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"),
     "mlp.experts.gate_up": ("mlp.experts.{}.gate_proj", "mlp.experts.{}.up_proj"),  # {}: the expert's number

@@ -35,6 +35,11 @@ FAMILIES = {  # ModelConfig.family: a module with build(cfg) -> Program
     "qwen2": "trimaran.models.qwen2",
     "qwen3": "trimaran.models.llama",
     "gemma3_text": "trimaran.models.gemma3",
+    "deepseek_v3": "trimaran.models.deepseek_v3",
+    "kimi_k2": "trimaran.models.deepseek_v3",
+    "glm4_moe_lite": "trimaran.models.deepseek_v3",
+    "deepseek_v32": "trimaran.models.deepseek_v32",
+    "glm_moe_dsa": "trimaran.models.deepseek_v32",
 }
 
 

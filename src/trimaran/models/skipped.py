@@ -5,7 +5,7 @@ import re
 from trimaran.models.config import ModelConfig
 from trimaran.models.config_gguf import ROPE_FACTORS
 
-_VISION = ("vision_tower.", "multi_modal_projector.", "mm_projector.")
+_VISION = ("vision_tower.", "multi_modal_projector.", "mm_projector.", "model.mm_projector.")
 _LAYER = re.compile(r"model\.layers\.(\d+)\.")
 
 

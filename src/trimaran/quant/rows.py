@@ -19,6 +19,15 @@ def take_rows(weight: Weight, rows: slice | npt.NDArray[np.intp]) -> Weight:
     return replace(weight, shape=(len(data), *weight.shape[1:]), data=data, scale=scale, minimum=minimum)
 
 
+def transpose_heads(weight: Weight, heads: int) -> Weight:
+    """A matrix that is ``heads`` matrices one under the other, each of them transposed; not for integers, whose scales
+    belong to rows."""
+    assert not weight.fmt.quantised, weight.name
+    rows, cols = weight.shape
+    data = weight.data.reshape(heads, rows // heads, cols).swapaxes(1, 2).reshape(heads * cols, rows // heads)
+    return replace(weight, shape=data.shape, data=np.ascontiguousarray(data))
+
+
 def stack_rows(name: str, parts: Sequence[Weight]) -> Weight:
     """``parts``, all in one format and as wide as each other, one under the other."""
     first = parts[0]

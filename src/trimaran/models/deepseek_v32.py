@@ -1,0 +1,15 @@
+"""DeepSeek-V3.2 and GLM-5: DeepSeek-V3 whose attention reads the tokens that an indexer chooses.
+
+V3.2 and GLM-5 have an indexer in every layer; in GLM-5.2 most layers use the choice of one before them. Source:
+``DeepseekV32ForCausalLM`` and ``GlmMoeDsaForCausalLM`` of transformers.
+"""
+
+from trimaran.kernels.program import Program
+from trimaran.models.config import ModelConfig
+from trimaran.models.deepseek_v3 import latent_decoder
+from trimaran.models.latent import sparse_attention
+
+
+def build(cfg: ModelConfig) -> Program:
+    """The family's program."""
+    return latent_decoder(cfg, sparse_attention())
