@@ -1,11 +1,11 @@
 import pytest
 
 from trimaran.base.errors import RequestError
-from trimaran.text.chat_messages import ROLES, check_messages, contents
+from trimaran.text.chat_messages import ROLES, Wants, check_messages, contents
 
 
-def check(*messages, developer=False):
-    return check_messages(messages, developer=developer)
+def check(*messages, **wants):
+    return check_messages(messages, Wants(**wants))
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -23,8 +23,44 @@ def test_text_parts_become_one_text():
 
 
 def test_only_an_assistant_that_calls_tools_may_say_nothing():
-    calls = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f"}}]}
-    assert check(calls) == [calls]
+    function = {"name": "f", "arguments": "{}"}
+    calls = {"role": "assistant", "content": None, "tool_calls": [{"type": "function", "function": function}]}
+    assert check(calls) == [{**calls, "content": ""}]
+    assert check(calls, null=True) == [calls]
+    silent = {key: value for key, value in calls.items() if key != "content"}
+    assert check(silent, null=True) == [calls]
+
+
+@pytest.mark.parametrize("given", ['{"é":1}', {"é": 1}])
+def test_arguments_of_calls_take_the_form_that_a_template_wants(given):
+    def arguments(**wants):
+        call = {"id": "1", "function": {"name": "f", "arguments": given}}
+        (message,) = check({"role": "assistant", "content": "x", "tool_calls": [call]}, **wants)
+        assert message["tool_calls"][0] | {"function": {}} == {"type": "function", "id": "1", "function": {}}
+        return message["tool_calls"][0]["function"]["arguments"]
+
+    assert arguments(objects=True) == {"é": 1}
+    assert arguments() == ('{"é":1}' if isinstance(given, str) else '{"é": 1}')
+
+
+@pytest.mark.parametrize(
+    ("calls", "param", "text"),
+    [
+        (3, "messages[0].tool_calls", "a list"),
+        (["x"], "messages[0].tool_calls[0]", "function.name"),
+        ([{"function": {}}], "messages[0].tool_calls[0]", "function.name"),
+        ([{"function": {"name": "f", "arguments": "{"}}], "messages[0].tool_calls[0].function.arguments", "not JSON"),
+        ([{"function": {"name": "f", "arguments": "[]"}}], "messages[0].tool_calls[0].function.arguments", "object"),
+    ],
+)
+def test_what_is_wrong_with_a_call_is_named(calls, param, text):
+    with pytest.raises(RequestError, match=text) as caught:
+        check({"role": "assistant", "content": "x", "tool_calls": calls})
+    assert caught.value.param == param
+
+
+def test_a_message_without_calls_has_no_list_of_them():
+    assert check({"role": "assistant", "content": "x", "tool_calls": []}) == [{"role": "assistant", "content": "x"}]
 
 
 def test_the_callers_messages_are_not_changed():

@@ -43,6 +43,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[LoopControlExtension, _GenerationBlock])
         self.filters["tojson"] = _tojson
         self.filters["join"] = _join
+        self.filters["safe"] = str  # there is no HTML here, and Jinja's would escape what it is added to
         self.globals["raise_exception"] = _raise_exception
         self.globals["strftime_now"] = _strftime_now
 

@@ -12,9 +12,10 @@ from trimaran.base.errors import RequestError
 from trimaran.checkpoint.checkpoint import Checkpoint
 from trimaran.text.chat_messages import check_messages
 from trimaran.text.control import ControlToken, ControlTokens
-from trimaran.text.sandbox import TemplateRefusedError, run_template
+from trimaran.text.renderer import Renderer
+from trimaran.text.sandbox import TemplateRefusedError
 from trimaran.text.template_code import TemplateCode
-from trimaran.text.template_source import find_sources
+from trimaran.text.template_source import find_renderers
 from trimaran.text.tokenizer import Tokenizer
 from trimaran.text.written import Written, literal, written_by_template
 
@@ -22,11 +23,16 @@ from trimaran.text.written import Written, literal, written_by_template
 class ChatTemplate:
     """A model's chat template. Safe to use from several threads."""
 
-    def __init__(self, sources: Mapping[str, str], tokenizer: Tokenizer) -> None:
-        """``sources``: Jinja by name, ``default`` and perhaps ``tool_use``. Raises ``CheckpointError`` on bad Jinja."""
+    def __init__(self, templates: Mapping[str, str | Renderer], tokenizer: Tokenizer) -> None:
+        """``templates``: Jinja or code by name, ``default`` and perhaps ``tool_use``.
+
+        Raises ``CheckpointError`` on bad Jinja.
+        """
         self._tokenizer = tokenizer
-        self._templates = {name: TemplateCode.of(source) for name, source in sources.items()}
-        structural = _structural("".join(sources.values()), tokenizer)
+        self._templates: dict[str, Renderer] = {
+            name: TemplateCode.of(given) if isinstance(given, str) else given for name, given in templates.items()
+        }
+        structural = _structural("".join(renderer.source for renderer in self._templates.values()), tokenizer)
         self._added = ControlTokens(structural)
         self._markup = ControlTokens([*tokenizer.control, *structural])
         self._named = {name: literal(text) for name, text in tokenizer.named.items()}
@@ -39,14 +45,14 @@ class ChatTemplate:
         Raises ``RequestError`` when a message is malformed, the template refuses the conversation (with the template's
         own words), or does not read one of ``kwargs``, which would be dropped in silence.
         """
-        code = self._choose(kwargs)
-        checked = check_messages(messages, developer="developer" in code.source)
+        renderer = self._choose(kwargs)
+        checked = check_messages(messages, renderer.wants)
         given = {"tools": None, "documents": None, **kwargs, "messages": checked}
         try:
             typed = any(map(self._markup.may_begin_in, _strings(given)))
             roles = [{**message, "role": literal(message["role"])} for message in checked]
             variables = {**self._named, **given, "messages": roles, "add_generation_prompt": add_generation_prompt}
-            text = run_template(code.template, variables)
+            text = renderer.run(variables)
         except Exception as error:  # the template is somebody's code and may raise anything
             own_words = isinstance(error, TemplateRefusedError)
             message = str(error) if own_words else f"the model's chat template failed: {error}"
@@ -65,7 +71,7 @@ class ChatTemplate:
                 at = start + 1
             yield piece[at:]
 
-    def _choose(self, arguments: Mapping[str, Any]) -> TemplateCode:
+    def _choose(self, arguments: Mapping[str, Any]) -> Renderer:
         """The template for these arguments; an argument that it would drop is an error."""
         if "default" not in self._templates:
             raise RequestError(
@@ -74,18 +80,18 @@ class ChatTemplate:
                 code="no_chat_template",
             )
         name = "tool_use" if arguments.get("tools") and "tool_use" in self._templates else "default"
-        code = self._templates[name]
+        renderer = self._templates[name]
         for key, value in arguments.items():
             if key in _RESERVED or key in self._named:
                 raise RequestError(f"the template argument {key!r} cannot be set", param=key)
-            if value is not None and key not in code.reads:
+            if value is not None and key not in renderer.reads:
                 raise RequestError(f"the model's chat template does not use {key!r}", param=key)
-        return code
+        return renderer
 
 
 def open_template(checkpoint: Checkpoint, tokenizer: Tokenizer) -> ChatTemplate:
     """The chat template that belongs to a model; one without is an error only when it is used."""
-    return ChatTemplate(find_sources(checkpoint), tokenizer)
+    return ChatTemplate(find_renderers(checkpoint), tokenizer)
 
 
 _RESERVED = frozenset({"messages", "add_generation_prompt", "raise_exception", "strftime_now"})

@@ -1,5 +1,6 @@
 """Jinja source to a template that keeps account of its own literals (``written.py``)."""
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,7 +8,12 @@ from jinja2 import Template, TemplateSyntaxError, nodes
 from jinja2.visitor import NodeTransformer
 
 from trimaran.base.errors import CheckpointError
-from trimaran.text.sandbox import ChatEnvironment
+from trimaran.text.chat_messages import Wants
+from trimaran.text.sandbox import ChatEnvironment, run_template
+from trimaran.text.written import Written
+
+_AS_OBJECTS = re.compile(r"\w*arg(ument)?s?\w*['\"\]]*\s*(\|\s*tojson|\.\s*items\s*\()|arguments\s*\|\s*items")
+_AS_NULL = re.compile(r"content['\"\]]*\s+is\s+(not\s+)?none")
 
 
 @dataclass(frozen=True)
@@ -17,6 +23,7 @@ class TemplateCode:
     template: Template
     source: str
     reads: frozenset[str]
+    wants: Wants
 
     @classmethod
     def of(cls, source: str) -> "TemplateCode":
@@ -25,10 +32,22 @@ class TemplateCode:
         try:
             tree = environment.parse(source)
             reads = frozenset(name.name for name in tree.find_all(nodes.Name) if name.ctx == "load")
-            return cls(environment.from_string(_Traced().visit(tree)), source, reads)
+            return cls(environment.from_string(_Traced().visit(tree)), source, reads, _wants(source))
         except TemplateSyntaxError as error:
             where = f"line {error.lineno}: {error}"
             raise CheckpointError(f"the model's chat template is not valid Jinja, {where}") from error
+
+    def run(self, variables: dict[str, Any]) -> Written:
+        return run_template(self.template, variables)
+
+
+def _wants(source: str) -> Wants:
+    """Templates do not say what they were written for; their authors' habits tell it apart."""
+    return Wants(
+        developer="developer" in source,
+        objects=_AS_OBJECTS.search(source) is not None,
+        null=_AS_NULL.search(source) is not None,
+    )
 
 
 class _Traced(NodeTransformer):
