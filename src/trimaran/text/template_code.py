@@ -1,6 +1,6 @@
 """Jinja source to a template that keeps account of its own literals (``written.py``)."""
 
-import re
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +11,6 @@ from trimaran.base.errors import CheckpointError
 from trimaran.text.chat_messages import Wants
 from trimaran.text.sandbox import ChatEnvironment, run_template
 from trimaran.text.written import Written
-
-_AS_OBJECTS = re.compile(r"\w*arg(ument)?s?\w*['\"\]]*\s*(\|\s*tojson|\.\s*items\s*\()|arguments\s*\|\s*items")
-_AS_NULL = re.compile(r"content['\"\]]*\s+is\s+(not\s+)?none")
 
 
 @dataclass(frozen=True)
@@ -32,22 +29,35 @@ class TemplateCode:
         try:
             tree = environment.parse(source)
             reads = frozenset(name.name for name in tree.find_all(nodes.Name) if name.ctx == "load")
-            return cls(environment.from_string(_Traced().visit(tree)), source, reads, _wants(source))
+            template = environment.from_string(_Traced().visit(tree))
         except TemplateSyntaxError as error:
             where = f"line {error.lineno}: {error}"
             raise CheckpointError(f"the model's chat template is not valid Jinja, {where}") from error
+        return cls(template, source, reads, Wants("developer" in source, *_form_of_calls(template)))
 
     def run(self, variables: dict[str, Any]) -> Written:
         return run_template(self.template, variables)
 
 
-def _wants(source: str) -> Wants:
-    """Templates do not say what they were written for; their authors' habits tell it apart."""
-    return Wants(
-        developer="developer" in source,
-        objects=_AS_OBJECTS.search(source) is not None,
-        null=_AS_NULL.search(source) is not None,
-    )
+def _form_of_calls(template: Template) -> tuple[bool, bool]:
+    """Whether arguments come as objects, and the content beside calls as ``None``: the first form that goes through.
+
+    Templates do not say what they were written for. In the wrong form some fail, and others leave the calls out.
+    """
+    for objects, null in ((True, False), (False, False), (True, True), (False, True)):
+        function = {"name": "a_name", "arguments": {"a_key": "a_value"} if objects else '{"a_key": "a_value"}'}
+        call = {"id": "aaaaaaaaa", "type": "function", "function": function}
+        messages = [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": None if null else "", "tool_calls": [call]},
+            {"role": "tool", "content": "a", "tool_call_id": call["id"]},
+        ]
+        variables = {"messages": messages, "tools": None, "bos_token": "", "eos_token": ""}
+        with suppress(Exception):  # the template is somebody's code and may raise anything
+            text = run_template(template, variables)
+            if all(part in text for part in ("a_name", "a_key", "a_value")):
+                return objects, null
+    return True, False
 
 
 class _Traced(NodeTransformer):
