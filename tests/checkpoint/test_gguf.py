@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trimaran.base.errors import CheckpointError
-from trimaran.checkpoint import Checkpoint, StorageFormat, open_checkpoint
+from trimaran.checkpoint import Checkpoint, StorageFormat, gguf, open_checkpoint
 
 from .model_files import Gguf, Tensor, text
 
-FORMATS = list(StorageFormat)
+FORMATS = list(gguf.FORMATS.values())
 
 
 def save(tmp_path: Path, data: bytes) -> Path:

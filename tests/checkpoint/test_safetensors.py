@@ -146,7 +146,10 @@ WRONG: dict[str, tuple[bytes, str]] = {
     "deeper than the stack": (raw_safetensors("[" * 200_000), "nested too deeply"),
     "a number without end": (raw_safetensors('{"x": ' + "9" * 5000 + "}"), "not valid JSON"),
     "a name twice": (raw_safetensors('{"x": 1, "x": 2}'), "'x' occurs twice"),
-    "a format that is not read": (header(16, w=entry((2,), dtype="I64")), "dtype 'I64'; readable are F32, F16, BF16"),
+    "a format that is not read": (
+        header(16, w=entry((32,), dtype="F4")),
+        "dtype 'F4'; readable are F64, F32, F16, BF16, F8",
+    ),
     "a dtype that is none": (header(16, w=entry(dtype=["F32"])), "dtype"),
     "a missing key": (header(16, w={"dtype": "F32", "shape": [4]}), "needs exactly dtype, shape"),
     "an unknown key": (header(16, w=entry(more=1)), "needs exactly dtype, shape"),

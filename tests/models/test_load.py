@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import gguf
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -77,7 +78,8 @@ def test_many_missing_tensors_are_counted() -> None:
 
 def test_a_left_over_tensor_is_named() -> None:
     checkpoint = open_tiny("llama3")
-    checkpoint.content["model.layers.2.mlp.up_proj.weight"] = checkpoint.content[UP]
+    extra = replace(checkpoint.content[UP], name="model.layers.2.mlp.up_proj.weight")
+    checkpoint.content[extra.name] = extra
     with pytest.raises(CheckpointError, match=r"does not know: model\.layers\.2\.mlp\.up_proj\.weight"):
         load(checkpoint)
 
@@ -178,3 +180,20 @@ def test_a_matrix_without_whole_groups_is_named() -> None:
     assert load(checkpoint)["model.layers.0.mlp.down_proj"].shape == (64, 48)
     with pytest.raises(UnsupportedError, match=r"down_proj\.weight has 48 columns"):
         load(checkpoint, WeightFormat.INT8)
+
+
+def test_a_quantised_matrix_is_placed_as_a_plain_one_would_be() -> None:
+    checkpoint = open_tiny("llama3")
+    module = UP.removesuffix(".weight")
+    codes = np.random.default_rng(0).standard_normal((64, 64), np.float32).astype(ml_dtypes.float8_e4m3fn)
+    checkpoint.metadata["quantization_config"] = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    checkpoint.content[UP] = CheckpointTensor(UP, (64, 64), StorageFormat.F8_E4M3, codes.view(np.uint8))
+    scale = CheckpointTensor(
+        f"{module}.weight_scale_inv", (1, 1), StorageFormat.F32, np.float32([[0.5]]).view(np.uint8)
+    )
+    checkpoint.content[scale.name] = scale
+    weight = load(checkpoint, WeightFormat.FP32)["model.layers.1.mlp.gate_up"]
+    np.testing.assert_array_equal(weight.data[64:], codes.astype(np.float32) * 0.5)
+    del checkpoint.content[scale.name]
+    with pytest.raises(CheckpointError, match=r"neither model\.layers\.1\.mlp\.up_proj\.weight_scale_inv nor"):
+        load(checkpoint)

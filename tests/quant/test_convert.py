@@ -7,8 +7,9 @@ from trimaran.base.errors import UnsupportedError
 from trimaran.base.formats import WeightFormat
 from trimaran.checkpoint.tensors import CheckpointTensor, StorageFormat
 from trimaran.kernels.dequantise import dequantise
-from trimaran.quant import convert, gguf_blocks
+from trimaran.quant import gguf_blocks, rows
 from trimaran.quant.convert import lossless, quantise, recast, to_vector, to_weight
+from trimaran.quant.stored import plain
 
 from .tensors import BLOCK_FORMATS, from_bytes, random_blocks
 
@@ -30,7 +31,7 @@ VALUES = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)
 )
 def test_the_format_a_tensor_is_held_in_by_default(fmt: StorageFormat, held: WeightFormat) -> None:
     tensor = random_blocks(fmt, 2, 256)
-    weight = to_weight(tensor, None)
+    weight = to_weight(plain(tensor), None)
     exact = gguf_blocks.dequantise(tensor)
     assert (weight.fmt, weight.shape) == (held, (2, 256))
     groups = np.abs(exact).reshape(2, -1, 32).max(-1)
@@ -39,15 +40,15 @@ def test_the_format_a_tensor_is_held_in_by_default(fmt: StorageFormat, held: Wei
 
 def test_f16_is_held_as_bf16_and_wider_when_asked() -> None:
     tensor = from_bytes(StorageFormat.F16, 4, 64, VALUES.astype("<f2").tobytes())
-    assert to_weight(tensor, None).fmt is WeightFormat.BF16
-    exact = to_weight(tensor, WeightFormat.FP32)
+    assert to_weight(plain(tensor), None).fmt is WeightFormat.BF16
+    exact = to_weight(plain(tensor), WeightFormat.FP32)
     np.testing.assert_array_equal(exact.data, VALUES.astype(np.float16).astype(np.float32))
 
 
 @pytest.mark.parametrize("fmt", BLOCK_FORMATS)
 def test_fp32_holds_every_block_format_exactly(fmt: StorageFormat) -> None:
     tensor = random_blocks(fmt, 2, 256)
-    np.testing.assert_array_equal(to_weight(tensor, WeightFormat.FP32).data, gguf_blocks.dequantise(tensor))
+    np.testing.assert_array_equal(to_weight(plain(tensor), WeightFormat.FP32).data, gguf_blocks.dequantise(tensor))
 
 
 @pytest.mark.parametrize("source", list(WeightFormat))
@@ -63,21 +64,21 @@ def test_recasting_is_lossless_exactly_where_it_says_so(source: WeightFormat, ta
 
 def test_vectors_become_fp32() -> None:
     data = np.array([[0x3F80, 0xC000]], "<u2").view(np.uint8)
-    weight = to_vector(CheckpointTensor("norm", (2,), StorageFormat.BF16, data))
+    weight = to_vector(plain(CheckpointTensor("norm", (2,), StorageFormat.BF16, data)))
     assert (weight.fmt, weight.shape, weight.data.tolist()) == (WeightFormat.FP32, (2,), [1.0, -2.0])
 
 
 def test_a_tensor_that_does_not_fit_the_target_is_named() -> None:
     tensor = from_bytes(StorageFormat.F32, 1, 40, np.zeros(40, np.float32).tobytes(), name="blk.0.attn_q.weight")
     with pytest.raises(UnsupportedError, match=r"blk\.0\.attn_q\.weight has 40 columns"):
-        to_weight(tensor, WeightFormat.INT8)
+        to_weight(plain(tensor), WeightFormat.INT8)
 
 
 @pytest.mark.parametrize("target", list(WeightFormat))
 def test_converting_in_pieces_changes_nothing(target: WeightFormat, monkeypatch: pytest.MonkeyPatch) -> None:
     tensor = random_blocks(StorageFormat.Q6_K, 7, 256)
-    plain = random_blocks(StorageFormat.Q8_0, 7, 256)
-    whole = [dequantise(to_weight(t, target)) for t in (tensor, plain)]
-    monkeypatch.setattr(convert, "_PIECE", 600)  # two rows
-    pieces = [dequantise(to_weight(t, target)) for t in (tensor, plain)]
+    other = random_blocks(StorageFormat.Q8_0, 7, 256)
+    whole = [dequantise(to_weight(plain(t), target)) for t in (tensor, other)]
+    monkeypatch.setattr(rows, "_PIECE", 600)  # two rows
+    pieces = [dequantise(to_weight(plain(t), target)) for t in (tensor, other)]
     np.testing.assert_array_equal(pieces, whole)

@@ -21,7 +21,7 @@ CONFIG = "config.json"
 MAX_HEADER = 100_000_000  # bytes, the limit of the format's own library
 MAX_DIMS = 8
 
-FORMATS = {name: StorageFormat(name) for name in ("F32", "F16", "BF16")}
+FORMATS = {fmt.value: fmt for fmt in StorageFormat if fmt.dtype is not None}
 
 
 def read_safetensors(path: Path) -> Checkpoint:

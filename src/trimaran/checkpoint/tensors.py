@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from enum import StrEnum
 from math import prod
+from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
@@ -16,9 +18,22 @@ class StorageFormat(StrEnum):
     Source: ggml ``ggml-common.h`` (block structs) and the safetensors format description.
     """
 
+    F64 = "F64"
     F32 = "F32"
     F16 = "F16"
     BF16 = "BF16"
+    F8_E4M3 = "F8_E4M3"
+    F8_E5M2 = "F8_E5M2"
+    F8_E8M0 = "F8_E8M0"  # a power of two: 2^(bits - 127)
+    I64 = "I64"
+    I32 = "I32"
+    I16 = "I16"
+    I8 = "I8"
+    U64 = "U64"
+    U32 = "U32"
+    U16 = "U16"
+    U8 = "U8"
+    BOOL = "BOOL"
     Q8_0 = "Q8_0"  # f16 d, 32 x int8
     Q4_0 = "Q4_0"  # f16 d, 16 bytes of nibbles
     Q4_1 = "Q4_1"  # f16 d, f16 m, 16 bytes of nibbles
@@ -38,16 +53,37 @@ class StorageFormat(StrEnum):
         """Bytes per block."""
         return _BLOCKS[self][1]
 
+    @property
+    def dtype(self) -> np.dtype[Any] | None:
+        """The little-endian NumPy type of one value, or ``None`` for formats whose blocks hold several."""
+        return _DTYPES.get(self)
+
     def row_bytes(self, cols: int) -> int:
         """Bytes of a row of ``cols`` values; ``cols`` must be a multiple of ``block_size``."""
         assert cols % self.block_size == 0, (self, cols)
         return cols // self.block_size * self.block_bytes
 
 
+_DTYPES: dict[StorageFormat, np.dtype[Any]] = {
+    StorageFormat.F64: np.dtype("<f8"),
+    StorageFormat.F32: np.dtype("<f4"),
+    StorageFormat.F16: np.dtype("<f2"),
+    StorageFormat.BF16: np.dtype(ml_dtypes.bfloat16),
+    StorageFormat.F8_E4M3: np.dtype(ml_dtypes.float8_e4m3fn),
+    StorageFormat.F8_E5M2: np.dtype(ml_dtypes.float8_e5m2),
+    StorageFormat.F8_E8M0: np.dtype(ml_dtypes.float8_e8m0fnu),
+    StorageFormat.I64: np.dtype("<i8"),
+    StorageFormat.I32: np.dtype("<i4"),
+    StorageFormat.I16: np.dtype("<i2"),
+    StorageFormat.I8: np.dtype("i1"),
+    StorageFormat.U64: np.dtype("<u8"),
+    StorageFormat.U32: np.dtype("<u4"),
+    StorageFormat.U16: np.dtype("<u2"),
+    StorageFormat.U8: np.dtype("u1"),
+    StorageFormat.BOOL: np.dtype("?"),
+}
 _BLOCKS: dict[StorageFormat, tuple[int, int]] = {
-    StorageFormat.F32: (1, 4),
-    StorageFormat.F16: (1, 2),
-    StorageFormat.BF16: (1, 2),
+    **{fmt: (1, dtype.itemsize) for fmt, dtype in _DTYPES.items()},
     StorageFormat.Q8_0: (32, 34),
     StorageFormat.Q4_0: (32, 18),
     StorageFormat.Q4_1: (32, 20),
@@ -103,3 +139,9 @@ class CheckpointTensor:
     shape: tuple[int, ...]
     fmt: StorageFormat
     data: Bytes
+
+    def array(self) -> npt.NDArray[Any]:
+        """A read-only view of ``shape`` in the format's NumPy type; it may be unaligned. Not for block formats."""
+        dtype = self.fmt.dtype
+        assert dtype is not None, self
+        return self.data.view(dtype).reshape(self.shape)

@@ -9,14 +9,16 @@ import numpy as np
 
 from trimaran.base.errors import CheckpointError
 from trimaran.base.formats import WeightFormat
-from trimaran.checkpoint import Checkpoint, CheckpointTensor
+from trimaran.checkpoint import Checkpoint
 from trimaran.kernels.program import Program, WeightSpec
 from trimaran.kernels.weights import Weight
 from trimaran.models.config import ModelConfig
 from trimaran.models.names import Part, text_name, weight_parts
 from trimaran.models.skipped import why_skipped
 from trimaran.quant.convert import lossless, recast, to_vector, to_weight
+from trimaran.quant.logical import LogicalTensor, logical_tensors
 from trimaran.quant.rows import stack_rows, take_rows, transpose_heads
+from trimaran.quant.stored import Stored
 
 log = logging.getLogger(__name__)
 
@@ -42,13 +44,14 @@ def load_weights(
         for spec in program.weights.values()
         if not (cfg.tied and spec.name == "lm_head")
     }
-    _check_names(checkpoint, cfg, [part.tensor for weight in parts.values() for part in weight])
+    tensors = logical_tensors(checkpoint)
+    _check_names(tensors, cfg, [part.tensor for weight in parts.values() for part in weight])
     place = {part.tensor: (program.weights[name], part) for name, weight in parts.items() for part in weight}
     readers = Counter(part.tensor for weight in parts.values() for part in weight)
     loaded: dict[str, Weight] = {}
-    for tensor in checkpoint.tensors():
+    for tensor in tensors:
         if (name := text_name(tensor.name)) in place:
-            loaded[name] = _load(tensor, *place[name], weight_format)
+            loaded[name] = _load(tensor.open(), *place[name], weight_format)
 
     def rows(part: Part) -> Weight:
         weight = take_rows(loaded[part.tensor], part.row_order())
@@ -65,8 +68,8 @@ def load_weights(
     return weights
 
 
-def _check_names(checkpoint: Checkpoint, cfg: ModelConfig, wanted: Sequence[str]) -> None:
-    present = frozenset(map(text_name, checkpoint.names))
+def _check_names(tensors: Sequence[LogicalTensor], cfg: ModelConfig, wanted: Sequence[str]) -> None:
+    present = frozenset(text_name(tensor.name) for tensor in tensors)
     if missing := [name for name in wanted if name not in present]:
         raise CheckpointError(f"the model has no tensor {_listed(missing)}, which the {cfg.family} family needs")
     skipped: dict[str, list[str]] = {}
@@ -85,7 +88,7 @@ def _listed(names: Sequence[str], most: int = 5) -> str:
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
-def _load(tensor: CheckpointTensor, spec: WeightSpec, part: Part, weight_format: WeightFormat | None) -> Weight:
+def _load(tensor: Stored, spec: WeightSpec, part: Part, weight_format: WeightFormat | None) -> Weight:
     expected = part.shape(spec.shape[1:])
     if tensor.shape != expected:
         raise CheckpointError(
@@ -93,15 +96,11 @@ def _load(tensor: CheckpointTensor, spec: WeightSpec, part: Part, weight_format:
         )
     if not spec.matrix:
         vector = to_vector(tensor)
-        return replace(vector, data=vector.data + np.float32(1)) if part.less_one else vector
+        return replace(vector, data=vector.data.astype(np.float32) + np.float32(1)) if part.less_one else vector
     if weight_format in (WeightFormat.INT4, WeightFormat.INT4Z) and spec.name in _TABLES:
         weight_format = WeightFormat.INT8
-    if weight_format is not None and spec.least is not None:
-        weight_format = max(weight_format, spec.least, key=_FINENESS.index)
-    weight = to_weight(tensor, weight_format)
-    if spec.least is None or _FINENESS.index(weight.fmt) >= _FINENESS.index(spec.least):
-        return weight
-    return recast(weight, spec.least)
+    fmt = weight_format or tensor.default()
+    return to_weight(tensor, fmt if spec.least is None else max(fmt, spec.least, key=_FINENESS.index))
 
 
 def _stack(spec: WeightSpec, parts: Sequence[Weight]) -> Weight:

@@ -6,6 +6,11 @@ from trimaran.models.config import ModelConfig
 from trimaran.models.config_gguf import ROPE_FACTORS
 
 _VISION = ("vision_tower.", "multi_modal_projector.", "mm_projector.", "model.mm_projector.")
+# What tools measured of the numbers that flow while a model runs; here each is scaled as it comes.
+_RUNNING = re.compile(
+    r".+\.(activation_scale|input_(scale|scale_ub|zero_point|global_scale)|output_scale|prob_scale"
+    r"|([qkv]|kv)_(scale|zero_point))"
+)
 _LAYER = re.compile(r"model\.layers\.(\d+)\.")
 
 
@@ -13,6 +18,8 @@ def why_skipped(tensor: str, cfg: ModelConfig) -> str | None:
     """What ``tensor``, by its name in the language model, is instead; ``None`` for one that nobody knows."""
     if tensor == ROPE_FACTORS or tensor.endswith("rotary_emb.inv_freq"):
         return "rope constants that the configuration holds already"
+    if _RUNNING.fullmatch(tensor):
+        return "scales of activations and caches"
     if cfg.tied and tensor == "lm_head.weight":
         return "a second copy of the tied matrix"
     if tensor.startswith(_VISION):

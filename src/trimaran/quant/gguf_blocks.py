@@ -25,9 +25,9 @@ def dequantise(tensor: CheckpointTensor) -> Float32:
 
 def own_grid(tensor: CheckpointTensor) -> Weight | None:
     """The matrix in the format that holds exactly its numbers in exactly its grid, or ``None`` where there is none."""
-    if tensor.fmt not in _OWN_GRID:
+    if tensor.fmt not in _ON_GRID:
         return None
-    return _OWN_GRID[tensor.fmt](tensor)
+    return _ON_GRID[tensor.fmt](tensor)
 
 
 def _blocks(tensor: CheckpointTensor) -> Bytes:
@@ -138,6 +138,7 @@ _DEQUANTISE: dict[StorageFormat, Callable[[Bytes], Float32]] = {
     StorageFormat.Q5_K: _q5_k,
     StorageFormat.Q6_K: _q6_k,
 }
+READABLE = frozenset(_DEQUANTISE)
 
 
 def _values(tensor: CheckpointTensor, fmt: WeightFormat, dtype: str) -> Weight:
@@ -172,11 +173,19 @@ def _int4z(tensor: CheckpointTensor) -> Weight:
     return Weight(tensor.name, WeightFormat.INT4Z, tensor.shape, data, _half(b[..., :2]), _half(b[..., 2:4]))
 
 
-_OWN_GRID: dict[StorageFormat, Callable[[CheckpointTensor], Weight]] = {
+_ON_GRID: dict[StorageFormat, Callable[[CheckpointTensor], Weight]] = {
     StorageFormat.F32: lambda tensor: _values(tensor, WeightFormat.FP32, "<f4"),
     StorageFormat.BF16: lambda tensor: _values(tensor, WeightFormat.BF16, "<u2"),
     StorageFormat.Q8_0: _int8,
     StorageFormat.Q5_0: _int8_of_q5_0,
     StorageFormat.Q4_0: _int4,
     StorageFormat.Q4_1: _int4z,
+}
+GRIDS: dict[StorageFormat, WeightFormat] = {
+    StorageFormat.F32: WeightFormat.FP32,
+    StorageFormat.BF16: WeightFormat.BF16,
+    StorageFormat.Q8_0: WeightFormat.INT8,
+    StorageFormat.Q5_0: WeightFormat.INT8,
+    StorageFormat.Q4_0: WeightFormat.INT4,
+    StorageFormat.Q4_1: WeightFormat.INT4Z,
 }

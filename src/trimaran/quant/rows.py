@@ -1,6 +1,6 @@
 """Rows of weights, in any format: taken, reordered, stacked. Groups lie within a row, so no number changes."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -39,6 +39,15 @@ def stack_rows(name: str, parts: Sequence[Weight]) -> Weight:
     return Weight(
         name, first.fmt, shape, data, _halves(part.scale for part in parts), _halves(part.minimum for part in parts)
     )
+
+
+def in_pieces(name: str, shape: tuple[int, ...], make: Callable[[slice], Weight]) -> Weight:
+    """Makes a matrix a few rows at a time, so that no intermediate array is large."""
+    step = max(1, _PIECE // max(1, shape[1]))
+    return stack_rows(name, [make(slice(at, at + step)) for at in range(0, shape[0], step)])
+
+
+_PIECE = 1 << 20  # values
 
 
 def _halves(arrays: Iterable[Half | None]) -> Half | None:
