@@ -22,6 +22,7 @@ COMMANDS = {  # name: (what runs it, one line for --help)
     "chat": ("trimaran.cli.chat:chat", "Talk to a model in the terminal."),
     "generate": ("trimaran.cli.generate:generate", "Continue a prompt and print the text."),
     "models": ("trimaran.cli.models:models", "List the models of the catalogue and those in the cache."),
+    "plan": ("trimaran.cli.plan:plan", "Work out what fits on GPUs: weights, tokens, sequences."),
     "bench": ("trimaran.cli.bench:app", "Measure speed, with its share of the machine's floor."),
     "version": ("trimaran.cli.version:version", "Print the version and what this machine can run."),
 }

@@ -1,9 +1,11 @@
 """Architectures by their vendors' names; a family's module is imported when a model needs it."""
 
 from importlib import import_module
+from pathlib import Path
 
 from trimaran.base.errors import CheckpointError, UnsupportedError
 from trimaran.checkpoint import Checkpoint
+from trimaran.checkpoint.json_file import read_object
 from trimaran.kernels.program import Program
 from trimaran.models.config import ModelConfig
 from trimaran.models.config_gguf import llama_from_gguf
@@ -48,6 +50,22 @@ def read_config(checkpoint: Checkpoint) -> ModelConfig:
 
     Raises ``CheckpointError`` on a configuration that its tensors cannot fill.
     """
+    cfg = _parse(checkpoint)
+    tensors = len(checkpoint.names)
+    if cfg.layers > tensors:  # a program of so many layers is not even begun
+        raise CheckpointError(f"the model says it has {cfg.layers} layers, but its files hold only {tensors} tensors")
+    return cfg
+
+
+def read_config_file(path: Path) -> ModelConfig:
+    """The configuration in a ``config.json`` that lies by itself; raises as ``read_config`` does."""
+    if not path.is_file():
+        raise CheckpointError(f"{path} does not exist")
+    values, _ = read_object(path)
+    return _parse(Checkpoint("safetensors", path, values, b"", [], []))
+
+
+def _parse(checkpoint: Checkpoint) -> ModelConfig:
     name = _architecture(checkpoint)
     known = GGUF if checkpoint.kind == "gguf" else HF
     if name not in known:
@@ -55,9 +73,6 @@ def read_config(checkpoint: Checkpoint) -> ModelConfig:
     cfg = GGUF[name](checkpoint) if checkpoint.kind == "gguf" else config_from_hf(checkpoint, HF[name])
     if cfg.family not in FAMILIES:
         raise UnsupportedError(f"the family {cfg.family} is not supported yet")
-    tensors = len(checkpoint.names)
-    if cfg.layers > tensors:  # a program of so many layers is not even begun
-        raise CheckpointError(f"the model says it has {cfg.layers} layers, but its files hold only {tensors} tensors")
     return cfg
 
 

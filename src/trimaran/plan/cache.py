@@ -1,0 +1,68 @@
+"""Bytes that a token's cache takes on each GPU, in the formats that engines have for it."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from trimaran.base.formats import Cache, CacheGroup, HeadsCache, IndexCache, LatentCache
+
+_INT4_GROUP = 32  # values that share a bf16 scale
+
+
+class CacheRecipe(StrEnum):
+    """How a cache holds its values. ``fp8`` has static scales, so one byte a value; ``int8`` an fp32 scale a token and
+    head (for a latent: one, and one for its key part); ``int4`` groups of 32 with a bf16 scale, and a latent's key
+    part in bf16. The keys of an indexer are always fp8 with an fp32 scale a token."""
+
+    BF16 = "bf16"
+    FP8 = "fp8"
+    INT8 = "int8"
+    INT4 = "int4"
+
+
+@dataclass(frozen=True)
+class CacheBytes:
+    """Bytes on one GPU: ``growing`` for each token of a sequence, ``windowed`` for each within the window, by
+    window."""
+
+    growing: float
+    windowed: tuple[tuple[int, float], ...]
+
+    def of_sequence(self, tokens: int) -> float:
+        """Bytes of a sequence that has ``tokens`` tokens."""
+        return self.growing * tokens + sum(size * min(tokens, window) for window, size in self.windowed)
+
+
+def cache_bytes(groups: tuple[CacheGroup, ...], recipe: CacheRecipe, gpus: int) -> CacheBytes:
+    """What one of ``gpus`` holds under tensor parallelism. Heads are shared out, at least one to a GPU; a latent and
+    an indexer's key belong to all heads, so every GPU holds them."""
+    growing, windowed = 0.0, []
+    for group in groups:
+        size = sum(_token_bytes(cache, recipe, gpus) for cache in group.caches)
+        if group.window is None:
+            growing += size
+        else:
+            windowed.append((group.window, size))
+    return CacheBytes(growing, tuple(windowed))
+
+
+def _token_bytes(cache: Cache, recipe: CacheRecipe, gpus: int) -> float:
+    match cache:
+        case HeadsCache(layers, kv_heads, head_dim):
+            return layers * 2 * max(kv_heads / gpus, 1.0) * _vector(head_dim, recipe)
+        case LatentCache(layers, latent, rope):
+            key_part = CacheRecipe.BF16 if recipe is CacheRecipe.INT4 else recipe
+            return layers * (_vector(latent, recipe) + _vector(rope, key_part))
+        case IndexCache(layers, dim):
+            return layers * (dim + 4.0)
+
+
+def _vector(width: int, recipe: CacheRecipe) -> float:
+    match recipe:
+        case CacheRecipe.BF16:
+            return 2.0 * width
+        case CacheRecipe.FP8:
+            return 1.0 * width
+        case CacheRecipe.INT8:
+            return width + 4.0
+        case CacheRecipe.INT4:
+            return width * (0.5 + 2 / _INT4_GROUP)
