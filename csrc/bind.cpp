@@ -34,23 +34,52 @@ void construct(Program* self, const std::string& isa, int threads, int vocab, in
   new (self) Program({isa, threads, limits, int8_activations, kv_format(kv), weight_bytes});
 }
 
+// Canonical arrays of `count` matrices of n rows, one under the other, as a view of the first.
+WeightView checked_view(const std::string& format, int count, int n, int k, const Array<uint8_t, 2>& data,
+                        const OptionalArray<uint16_t, 2>& scale, const OptionalArray<uint16_t, 2>& minimum) {
+  const WeightFormat f = weight_format(format);
+  const size_t rows = size_t(count) * n;
+  const size_t row_bytes = size_t(k) * group_bytes(f) / kGroup - (is_quantised(f) ? k / kGroup * (minimum ? 4 : 2) : 0);
+  const auto terms_fit = [&](const OptionalArray<uint16_t, 2>& a, bool needed) {
+    return a.has_value() == needed && (!needed || (a->shape(0) == rows && a->shape(1) == size_t(k / kGroup)));
+  };
+  if (data.shape(0) != rows || data.shape(1) != row_bytes || !terms_fit(scale, is_quantised(f)) ||
+      !terms_fit(minimum, f == WeightFormat::kInt4z)) {
+    throw std::invalid_argument("arrays do not match a " + format + " matrix of " + std::to_string(rows) + " x " +
+                                std::to_string(k));
+  }
+  return {f, n, k, data.data(), scale ? scale->data() : nullptr, minimum ? minimum->data() : nullptr};
+}
+
 int add_matrix(Program& p, const std::string& format, int n, int k, const Array<uint8_t, 2>& data,
                const OptionalArray<uint16_t, 2>& scale, const OptionalArray<uint16_t, 2>& minimum, bool paired,
                bool head) {
-  const WeightFormat f = weight_format(format);
-  if (head && f != WeightFormat::kInt8) throw std::invalid_argument("an output head in two planes is int8");
-  const size_t row_bytes = size_t(k) * group_bytes(f) / kGroup - (is_quantised(f) ? k / kGroup * (minimum ? 4 : 2) : 0);
-  const auto terms_fit = [&](const OptionalArray<uint16_t, 2>& a, bool needed) {
-    return a.has_value() == needed && (!needed || (a->shape(0) == size_t(n) && a->shape(1) == size_t(k / kGroup)));
-  };
-  if (data.shape(0) != size_t(n) || data.shape(1) != row_bytes || !terms_fit(scale, is_quantised(f)) ||
-      !terms_fit(minimum, f == WeightFormat::kInt4z)) {
-    throw std::invalid_argument("arrays do not match a " + format + " matrix of " + std::to_string(n) + " x " +
-                                std::to_string(k));
+  if (head && weight_format(format) != WeightFormat::kInt8) {
+    throw std::invalid_argument("an output head in two planes is int8");
   }
-  const WeightView view{f, n, k, data.data(), scale ? scale->data() : nullptr, minimum ? minimum->data() : nullptr};
+  const WeightView view = checked_view(format, 1, n, k, data, scale, minimum);
   const nb::gil_scoped_release release;
   return head ? p.add_head(view) : p.add_matrix(view, paired);
+}
+
+int add_experts(Program& p, const std::string& format, int experts, int n, int k, const Array<uint8_t, 2>& data,
+                const OptionalArray<uint16_t, 2>& scale, const OptionalArray<uint16_t, 2>& minimum, bool paired) {
+  const WeightView view = checked_view(format, experts, n, k, data, scale, minimum);
+  const nb::gil_scoped_release release;
+  return p.add_experts(view, experts, paired);
+}
+
+void add_route(Program& p, int out, int logits, int bias, int experts, int top_k, const std::string& scoring,
+               int groups, int top_groups, bool normalise, float epsilon, float factor) {
+  if (scoring != "softmax" && scoring != "sigmoid") throw std::invalid_argument("unknown scoring '" + scoring + "'");
+  if (top_k > kMostRoutes || groups > kMostRoutes) throw std::invalid_argument("too many experts of a row, or groups");
+  p.add_op(RouteOp{
+      out, logits, bias, {experts, top_k, scoring == "softmax", groups, top_groups, normalise, epsilon, factor}});
+}
+
+void add_experts_op(Program& p, int out, int x, int routes, int gate_up, int down, int top_k, int norm, float eps,
+                    int residual) {
+  p.add_op(ExpertsOp{out, x, routes, gate_up, down, top_k, norm, eps, residual});
 }
 
 Epilogue epilogue_named(const std::string& name) {
@@ -189,6 +218,9 @@ NB_MODULE(_native, m) {
             return p.add_rope(cos.data(), sin.data(), int(cos.shape(0)), 2 * int(cos.shape(1)));
           },
           nb::arg("cos").noconvert(), nb::arg("sin").noconvert())
+      .def("add_experts", &add_experts, nb::arg("format"), nb::arg("experts"), nb::arg("n"), nb::arg("k"),
+           nb::arg("data").noconvert(), nb::arg("scale").noconvert().none(), nb::arg("minimum").noconvert().none(),
+           nb::arg("paired"), "A matrix for each expert, n x k, one under the other.")
       .def(
           "embed", [](Program& p, int out, int weight) { p.add_op(EmbedOp{out, weight}); }, nb::arg("out"),
           nb::arg("weight"))
@@ -205,6 +237,11 @@ NB_MODULE(_native, m) {
           },
           nb::kw_only(), nb::arg("out"), nb::arg("qkv"), nb::arg("cache"), nb::arg("layer"), nb::arg("heads"),
           nb::arg("rope"), nb::arg("scale"))
+      .def("route", &add_route, nb::kw_only(), nb::arg("out"), nb::arg("logits"), nb::arg("bias"), nb::arg("experts"),
+           nb::arg("top_k"), nb::arg("scoring"), nb::arg("groups"), nb::arg("top_groups"), nb::arg("normalise"),
+           nb::arg("epsilon"), nb::arg("factor"))
+      .def("experts", &add_experts_op, nb::kw_only(), nb::arg("out"), nb::arg("x"), nb::arg("routes"),
+           nb::arg("gate_up"), nb::arg("down"), nb::arg("top_k"), nb::arg("norm"), nb::arg("eps"), nb::arg("residual"))
       .def(
           "swiglu", [](Program& p, int out, int gate_up) { p.add_op(SwigluOp{out, gate_up}); }, nb::arg("out"),
           nb::arg("gate_up"))

@@ -57,11 +57,16 @@ struct Prepare {  // optionally normalises, then quantises or copies
   size_t f32_stride;
 };
 
-enum class Epilogue { kStore, kAdd, kSwiglu, kLogits };
+enum class Epilogue { kStore, kAdd, kSwiglu, kLogits, kRouted };
 
 struct Best {
   float value;
   int32_t id;
+};
+
+struct RoutedRow {  // a row that one expert's result is added to, times the weight
+  int32_t row;
+  float weight;
 };
 
 struct Linear {
@@ -74,8 +79,9 @@ struct Linear {
   size_t out_stride;
   const float* residual;
   size_t residual_stride;
-  Best* best;        // [rows], with kLogits: running arg-max
-  uint8_t* scratch;  // one strip: dequantised, or joined from two planes
+  const RoutedRow* routed;  // [rows], with kRouted: where out's rows lie
+  Best* best;               // [rows], with kLogits: running arg-max
+  uint8_t* scratch;         // one strip: dequantised, or joined from two planes
 };
 
 // The greedy choice over a matrix in two planes (ops/head.h): one member's view of it.
@@ -86,6 +92,17 @@ struct Shortlist {
   float* reach;       // [rows]
   float* upper;       // [strips][rows], of all members: what no logit of the strip is thought to exceed
   float* lower;       // [rows]: what the row's largest logit is thought to reach
+};
+
+constexpr int kMostRoutes = 64;  // experts of a row, and groups of experts
+
+// How experts are chosen: see Route in src/trimaran/kernels/program.py.
+struct Routing {
+  int experts, top_k;
+  bool softmax;  // else sigmoid
+  int groups, top_groups;
+  bool normalise;
+  float epsilon, factor;
 };
 
 // Where the keys and values of one layer lie: page -> kv head -> tile of 16 tokens {K | V | scales}.
@@ -155,6 +172,8 @@ struct Kernels {
   int scan_rows;  // most rows for which scan() and rescore() are quicker than linear()
   void (*prepare)(const Prepare&, int first, int end);
   void (*linear)(const Linear&, int first_strip, int end_strip);
+  // One row: `out` gets top_k experts, then their weights. `bias`: null is none; `scratch`: 2 * experts floats, padded.
+  void (*route)(const Routing&, const float* logits, const float* bias, float* scratch, float* out);
   void (*begin_shortlist)(const Shortlist&);
   void (*scan)(const Shortlist&, int first_strip, int end_strip);
   void (*rescore)(const Shortlist&, int first_strip, int end_strip);

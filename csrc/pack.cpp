@@ -33,6 +33,15 @@ uint32_t load_dword(const uint8_t* p) {
 
 }  // namespace
 
+WeightView WeightView::from_row(size_t row) const {
+  WeightView w = *this;
+  const size_t terms = row * (k / kGroup);
+  w.data += row * k / block_shape(format).inputs * block_shape(format).dwords * 4;
+  if (scale) w.scale += terms;
+  if (minimum) w.minimum += terms;
+  return w;
+}
+
 int strip_row(int n, bool paired, int strip, int c) {
   if (!paired) {
     const int row = strip * kStrip + c;

@@ -29,6 +29,8 @@ struct WeightView {  // canonical arrays, row-major
   int n, k;
   const uint8_t* data;
   const uint16_t *scale, *minimum;  // [n][k / 32], where the format has them
+
+  WeightView from_row(size_t row) const;
 };
 
 constexpr int matrix_strips(int n, bool paired) { return paired ? (n / 2 + 15) / 16 : strip_count(n); }

@@ -102,61 +102,46 @@ void Program::add_op(Op op) {
   ops_.push_back(op);
 }
 
-namespace {
-
-Activations plan_activations(Arena& arena, int rows, int quantised_k, int float_k) {
-  Activations a{};
-  a.q_stride = 2 * size_t(quantised_k), a.group_stride = quantised_k / kGroup, a.f32_stride = float_k;
-  if (quantised_k) a.q = arena.take<int8_t>(rows * a.q_stride);
-  if (quantised_k) a.groups = arena.take<GroupTerms>(rows * a.group_stride);
-  if (float_k) a.f32 = arena.take<float>(rows * a.f32_stride);
-  return a;
-}
-
-size_t activation_bytes(int rows, int quantised_k, int float_k) {
-  return Arena::padded(size_t(rows) * quantised_k * 2) +
-         Arena::padded(size_t(rows) * quantised_k / kGroup * sizeof(GroupTerms)) +
-         Arena::padded(size_t(rows) * float_k * sizeof(float));
-}
-
-}  // namespace
-
 void Program::finish() {
   const StepLimits& limits = options_.limits;
   int quantised_k = 0, float_k = 0;
   size_t strip = 0, head_strips = 0;
-  for (const Op& op : ops_) {
-    const auto* linear = std::get_if<LinearOp>(&op);
-    if (!linear) continue;
-    const Matrix& w = matrices_[linear->weight];
-    const bool quantised = is_quantised(w.format);
-    if (quantised && options_.int8_activations) {
+  const auto needs = [&](const Matrix& w, bool copied) {  // copied: prepared even where it stays float
+    if (quantises(w)) {
       quantised_k = std::max(quantised_k, w.k);
-      if (!w.low) continue;
+      if (!w.low) return;
       strip = std::max(strip, strip_bytes(w.format, w.k));
       head_strips = std::max(head_strips, size_t(w.strips));
     } else {
-      if (linear->norm >= 0 || linear->gather) float_k = std::max(float_k, round_up(w.k, kStrip));
-      if (quantised) strip = std::max(strip, size_t(w.k) * kStrip * sizeof(float));
+      if (copied) float_k = std::max(float_k, round_up(w.k, kStrip));
+      if (is_quantised(w.format)) strip = std::max(strip, size_t(w.k) * kStrip * sizeof(float));
+    }
+  };
+  for (const Op& op : ops_) {
+    if (const auto* linear = std::get_if<LinearOp>(&op)) {
+      needs(matrices_[linear->weight], linear->norm >= 0 || linear->gather);
+    } else if (const auto* experts = std::get_if<ExpertsOp>(&op)) {
+      needs(stacks_[experts->gate_up].one, experts->norm >= 0);
+      needs(stacks_[experts->down].one, false);
     }
   }
   size_t attention = 0;
   for (const HeadsCache& cache : heads_) attention = std::max(attention, attention_scratch(cache.head_dim));
-  size_t bytes = activation_bytes(limits.max_rows, quantised_k, float_k);
+  const ActivationShape all{limits.max_rows, quantised_k, float_k}, one{1, quantised_k, float_k};
+  size_t bytes = activation_bytes(all);
   for (const Buffer& b : buffers_) {
     bytes += Arena::padded(size_t(b.logits_rows ? limits.max_sequences : limits.max_rows) * b.stride * sizeof(float));
   }
-  bytes += team_.size() * (activation_bytes(1, quantised_k, float_k) + Arena::padded(strip) +
-                           Arena::padded(attention * sizeof(float)));
+  bytes += team_.size() * (activation_bytes(one) + Arena::padded(strip) + Arena::padded(attention * sizeof(float)));
   scratch_ = Arena(bytes);
   for (Buffer& b : buffers_) {
     b.data = scratch_.take<float>(size_t(b.logits_rows ? limits.max_sequences : limits.max_rows) * b.stride);
   }
-  rows_ = plan_activations(scratch_, limits.max_rows, quantised_k, float_k);
+  rows_ = plan_activations(scratch_, all);
   const size_t scanned = std::min(limits.max_sequences, kernels_.scan_rows);
   workers_ = std::vector<Worker>(team_.size());
   for (Worker& w : workers_) {
-    w.row = plan_activations(scratch_, 1, quantised_k, float_k);
+    w.row = plan_activations(scratch_, one);
     w.strip = scratch_.take<uint8_t>(strip);
     w.attention = scratch_.take<float>(attention);
     w.best.resize(limits.max_sequences);
@@ -166,6 +151,7 @@ void Program::finish() {
     for (auto* each : {&w.reach, &w.lower, &w.limits}) each->resize(scanned);
   }
   upper_.resize(head_strips * scanned);
+  plan_experts();
   logits_ = HugeMemory(size_t(limits.max_sequences) * logits_stride() * sizeof(float));
   for (size_t g = 0; g < groups_.size(); g++) {
     groups_[g].pages = HugeMemory(size_t(group_limits_[g].num_pages) * groups_[g].page_bytes);
@@ -239,12 +225,6 @@ const std::vector<double>& Program::profile() {
   return op_seconds_;
 }
 
-template <class Work>
-void Program::share_rows(Team::Member& m, int rows, Work&& work) {
-  constexpr int kTicketsPerThread = 8;
-  team_.share(m, rows, std::max(1, rows / (team_.size() * kTicketsPerThread)), work);
-}
-
 void Program::run_op(const EmbedOp& op, Team::Member& m) {
   share_rows(m, step_.rows(), [&](int first, int end) {
     for (int r = first; r < end; r++) unpack_row(matrices_[op.weight], step_.tokens()[r], row_of(op.out, r));
@@ -259,16 +239,20 @@ void Program::run_op(const NormOp& op, Team::Member& m) {
   share_rows(m, rows_of(op.out), [&](int first, int end) { kernels_.prepare(p, first, end); });
 }
 
-Prepare Program::prepare_for(const LinearOp& op, const Activations& to) const {
-  const Buffer& x = buffers_[op.x];
+Prepare Program::prepare_for(int input, int norm, float eps, bool quantise, const Activations& to) const {
+  const Buffer& x = buffers_[input];
   Prepare p{};
   p.x = x.data, p.x_stride = x.stride, p.width = x.width, p.k = x.stride;
-  p.gather = op.gather ? step_.logits_rows() : nullptr;
-  p.norm = op.norm >= 0 ? vectors_[op.norm] : nullptr, p.eps = op.eps;
-  if (quantises(op)) {
-    p.q = to.q, p.wide = op.wide, p.groups = to.groups, p.q_stride = to.q_stride, p.group_stride = to.group_stride;
-  }
+  p.norm = norm >= 0 ? vectors_[norm] : nullptr, p.eps = eps;
+  if (quantise) p.q = to.q, p.groups = to.groups, p.q_stride = to.q_stride, p.group_stride = to.group_stride;
   p.f32 = to.f32, p.f32_stride = to.f32_stride;
+  return p;
+}
+
+Prepare Program::prepare_for(const LinearOp& op, const Activations& to) const {
+  Prepare p = prepare_for(op.x, op.norm, op.eps, quantises(matrices_[op.weight]), to);
+  p.gather = op.gather ? step_.logits_rows() : nullptr;
+  p.wide = op.wide;
   return p;
 }
 
@@ -279,20 +263,22 @@ void Program::begin_strips(const LinearOp& op, Worker& worker, int rows) {
   worker.has_best = true;
 }
 
-int Program::strips_per_ticket(const Matrix& w, int rows) const {
+int Program::units_per_ticket(size_t unit_bytes, int units) const {
   constexpr size_t kTicketBytes = 96 << 10;  // of weights times rows: about two microseconds
-  constexpr int kTicketsPerThread = 2;       // at least, where there are strips enough
-  const int most = std::max(1, w.strips / (kTicketsPerThread * team_.size()));
-  return std::clamp(int(kTicketBytes / (w.strip_bytes * size_t(rows))), 1, most);
+  constexpr int kTicketsPerThread = 2;       // at least, where there are units enough
+  const int most = std::max(1, units / (kTicketsPerThread * team_.size()));
+  return std::clamp(int(kTicketBytes / unit_bytes), 1, most);
+}
+
+int Program::strips_per_ticket(const Matrix& w, int rows) const {
+  return units_per_ticket(w.strip_bytes * size_t(rows), w.strips);
 }
 
 namespace {
 
 // The same layer for `rows` of its rows from `first` on.
 Linear part_of(Linear job, int first, int rows) {
-  job.rows = rows;
-  if (job.a.q) job.a.q += first * job.a.q_stride, job.a.groups += first * job.a.group_stride;
-  if (job.a.f32) job.a.f32 += first * job.a.f32_stride;
+  job.rows = rows, job.a = from_row(job.a, first);
   if (job.out) job.out += first * job.out_stride;
   if (job.residual) job.residual += first * job.residual_stride;
   if (job.best) job.best += first;
@@ -323,7 +309,7 @@ void Program::run_op(const LinearOp& op, Team::Member& m) {
   if (op.residual >= 0) job.residual = buffers_[op.residual].data, job.residual_stride = buffers_[op.residual].stride;
   job.a = alone ? worker.row : rows_;
   job.a.wide = op.wide;
-  if (!quantises(op)) job.a.q = nullptr;
+  if (!quantises(w)) job.a.q = nullptr;
   if (!prepares(op)) job.a.f32 = x.data, job.a.f32_stride = x.stride;
 
   if (prepares(op) && !alone && !op.reuse) {

@@ -7,6 +7,8 @@
 #include <variant>
 #include <vector>
 
+#include "activations.h"
+#include "experts.h"
 #include "kernels.h"
 #include "memory.h"
 #include "pack.h"
@@ -48,6 +50,17 @@ struct AttentionOp {
   float scale;
   int plan = -1;
 };
+struct RouteOp {
+  int out, logits, bias;
+  Routing routing;
+};
+struct ExpertsOp {
+  int out, x, routes, gate_up, down;  // these two are stacks
+  int top_k;
+  int norm;  // RMSNorm of x comes first
+  float eps;
+  int residual;
+};
 struct SwigluOp {
   int out, gate_up;
 };
@@ -60,7 +73,8 @@ struct TakeRowsOp {
 struct LogitsOp {
   int x;
 };
-using Op = std::variant<EmbedOp, NormOp, LinearOp, AttentionOp, SwigluOp, AddOp, TakeRowsOp, LogitsOp>;
+using Op =
+    std::variant<EmbedOp, NormOp, LinearOp, AttentionOp, RouteOp, ExpertsOp, SwigluOp, AddOp, TakeRowsOp, LogitsOp>;
 
 class Program {
  public:
@@ -70,6 +84,8 @@ class Program {
   int add_matrix(const WeightView& view, bool paired);
   // An int8 matrix in two planes: for the linear that makes the logits, and for embeddings. It takes int8 activations.
   int add_head(const WeightView& view);
+  // The matrices of all experts, each as large as `view`, which shows the first; the others follow it row by row.
+  int add_experts(const WeightView& view, int experts, bool paired);
   // A vector of n floats, zero-padded; `paired`: a bias in the strip order of a paired matrix.
   int add_vector(const float* data, int n, bool paired);
   // Tables [positions][dims / 2].
@@ -140,6 +156,8 @@ class Program {
     std::vector<float> squares, reach, lower, limits;
   };
 
+  class ExpertsRun;  // csrc/experts.cpp
+
   struct Walk {  // the team's job: all ops in order
     Program* program;
     void operator()(Team::Member& m) { program->walk(m); }
@@ -149,23 +167,29 @@ class Program {
   void check_running(bool running) const;
   int rows_of(int buffer) const { return buffers_[buffer].logits_rows ? step_.logits() : step_.rows(); }
   float* row_of(int buffer, int row) const { return buffers_[buffer].data + size_t(row) * buffers_[buffer].stride; }
-  // Sharing out a linear layer's strips: how many make a ticket.
+  // Sharing out a linear layer's strips, or units of it: how many make a ticket.
+  int units_per_ticket(size_t unit_bytes, int units) const;
   int strips_per_ticket(const Matrix& w, int rows) const;
   template <class Work>
-  void share_rows(Team::Member& m, int rows, Work&& work);
-  bool quantises(const LinearOp& op) const {
-    return is_quantised(matrices_[op.weight].format) && options_.int8_activations;
+  void share_rows(Team::Member& m, int rows, Work&& work) {
+    constexpr int kTicketsPerThread = 8;
+    team_.share(m, rows, std::max(1, rows / (team_.size() * kTicketsPerThread)), work);
   }
-  bool prepares(const LinearOp& op) const { return quantises(op) || op.norm >= 0 || op.gather; }
+  bool quantises(const Matrix& w) const { return is_quantised(w.format) && options_.int8_activations; }
+  bool prepares(const LinearOp& op) const { return quantises(matrices_[op.weight]) || op.norm >= 0 || op.gather; }
   // What a member does before its first ticket of a linear layer.
   void begin_strips(const LinearOp& op, Worker& worker, int rows);
+  Prepare prepare_for(int input, int norm, float eps, bool quantise, const Activations& to) const;
   Prepare prepare_for(const LinearOp& op, const Activations& to) const;
+  void plan_experts();
   Attention attention_for(const AttentionOp& op, const Team::Member& m) const;
 
   void run_op(const EmbedOp& op, Team::Member& m);
   void run_op(const NormOp& op, Team::Member& m);
   void run_op(const LinearOp& op, Team::Member& m);
   void run_op(const AttentionOp& op, Team::Member& m);
+  void run_op(const RouteOp& op, Team::Member& m);
+  void run_op(const ExpertsOp& op, Team::Member& m);
   void run_op(const SwigluOp& op, Team::Member& m);
   void run_op(const AddOp& op, Team::Member& m);
   void run_op(const TakeRowsOp& op, Team::Member& m);
@@ -177,17 +201,20 @@ class Program {
   const Kernels& kernels_;
   std::vector<Buffer> buffers_;
   std::vector<Matrix> matrices_;
+  std::vector<ExpertStack> stacks_;
   std::vector<const float*> vectors_;
   std::vector<Rope> ropes_;
   std::vector<Op> ops_;
   std::vector<AttentionPlan> plans_;
   std::vector<Worker> workers_;
-  Arena weights_, scratch_;
+  std::vector<ExpertWorker> expert_workers_;
+  Arena weights_, scratch_, expert_scratch_;
   std::vector<GroupLimits> group_limits_;
   std::vector<Group> groups_;
   std::vector<HeadsCache> heads_;
   HugeMemory logits_;
-  Activations rows_{};  // prepared rows of the running linear
+  Activations rows_{};    // prepared rows of the running linear
+  Activations hidden_{};  // of experts: the input of their second matrix, by expert and row
   std::vector<int32_t> greedy_;
   std::vector<RowSampler> row_samplers_;  // by member; made on first use
   std::vector<float> upper_;              // of the shortlist, [strips][rows]

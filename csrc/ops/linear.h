@@ -199,6 +199,13 @@ inline void finish(const Linear& op, int strip, int first_row, int rows, float* 
       store(out, mul(silu(a), b));
       continue;
     }
+    if (op.epilogue == Epilogue::kRouted) {
+      const RoutedRow& to = op.routed[row];
+      float* sum = op.out + to.row * op.out_stride + strip * kStrip;
+      const F16 weight = set1(to.weight);
+      store(sum, fma(weight, a, load(sum))), store(sum + 16, fma(weight, b, load(sum + 16)));
+      continue;
+    }
     if (op.epilogue == Epilogue::kAdd) {
       const float* residual = op.residual + row * op.residual_stride + strip * kStrip;
       a = add(load(residual), a), b = add(load(residual + 16), b);

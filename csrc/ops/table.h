@@ -8,6 +8,7 @@
 #include "ops/rows.h"
 #include "ops/linear.h"
 #include "ops/planes.h"
+#include "ops/route.h"
 #include "ops/head.h"
 #include "ops/rope.h"
 #include "ops/attention_pages.h"
@@ -27,6 +28,7 @@ const Kernels kTable = {TRIMARAN_STRING(TRIMARAN_ISA),
                         kScanRows,
                         prepare,
                         linear,
+                        route,
                         begin_shortlist,
                         scan,
                         rescore,

@@ -20,7 +20,7 @@ from trimaran.base.formats import (
 )
 from trimaran.kernels.bounds import Bounds
 from trimaran.kernels.dequantise import dequantise
-from trimaran.kernels.native_lowering import FusedLinear, Lowered, Slots, lower, plan_slots
+from trimaran.kernels.native_lowering import FusedExperts, FusedLinear, Lowered, Slots, lower, plan_slots
 from trimaran.kernels.native_profile import Profile
 from trimaran.kernels.program import (
     Add,
@@ -52,6 +52,7 @@ except ImportError as error:  # installed without its compiled part
 
 Choice = int | tuple[int, float, list[tuple[int, float]]]  # with logprobs: id, logprob, the most likely
 MAX_VOCAB = 2**19  # up to here the sums of a sampler's weights are exact
+MAX_ROUTES = 64  # experts of a row, and groups of experts
 NONE = -1  # the core's "no such part"
 
 
@@ -163,6 +164,10 @@ def _check_shapes(program: Program, weights: Mapping[str, Weight]) -> None:
     if program.vocab > MAX_VOCAB:
         raise UnsupportedError(f"a vocabulary of {program.vocab} exceeds the native executor's limit of {MAX_VOCAB}")
     for op in program.ops:
+        if isinstance(op, Route) and max(op.top_k, op.groups) > MAX_ROUTES:
+            raise UnsupportedError(f"{op.top_k} experts a row of {op.groups} groups: the most is {MAX_ROUTES} of each")
+        if isinstance(op, Experts):
+            assert op.activation == "silu", op
         if isinstance(op, Attention):
             assert (op.window, op.q_norm, op.k_norm, op.query_scale) == (None, None, None, None), op
             if op.head_dim % 16:
@@ -182,7 +187,9 @@ class _Assembly:
         self._int8 = options.activations is ActivationFormat.INT8
         ops = lower(program)
         gated = [op for op in ops if isinstance(op, FusedLinear) and op.epilogue == "swiglu"]
-        self._paired = {name for op in gated for name in (op.weight, op.bias)}
+        experts = [op.op for op in ops if isinstance(op, FusedExperts)]
+        self._stacks = {name: op.experts for op in experts for name in (op.gate_up, op.down)}  # matrices in a stack
+        self._paired = {name for op in gated for name in (op.weight, op.bias)} | {op.gate_up for op in experts}
         linears = [op for op in ops if isinstance(op, FusedLinear)]
         self._heads = {id(weights[op.weight]) for op in linears if self._makes_logits_of_int8(op)}
         self._matrices: dict[tuple[int, bool], int] = {}  # by weight object: a tied matrix is packed once
@@ -228,28 +235,27 @@ class _Assembly:
         for spec in program.weights.values():
             weight, paired = self._weights[spec.name], spec.name in self._paired
             fmt, inputs = (weight.fmt.value, spec.shape[1]) if spec.matrix else ("fp32", 1)  # a vector has one input
-            head = id(weight) in self._heads
-            sizes[id(weight), paired] = _native.matrix_bytes(fmt, spec.shape[0], inputs, paired, head)
+            head, count = id(weight) in self._heads, self._stacks.get(spec.name, 1)
+            bytes_of_one = _native.matrix_bytes(fmt, spec.shape[0] // count, inputs, paired, head)
+            sizes[id(weight), paired] = count * bytes_of_one
         return sum(sizes.values())
 
     def _buffer(self, buffer: Buffer) -> int:
         return self._buffers[self._slots.of[buffer]]
 
     def _matrix(self, name: str) -> int:
+        """The core's number of a matrix, or of a stack of experts' matrices."""
         weight, paired = self._weights[name], name in self._paired
         key = (id(weight), paired)
         if key not in self._matrices:
             rows, cols = weight.shape
-            self._matrices[key] = self.core.add_matrix(
-                weight.fmt,
-                rows,
-                cols,
-                np.ascontiguousarray(weight.data).view(np.uint8).reshape(rows, -1),
-                _terms(weight.scale),
-                _terms(weight.minimum),
-                paired,
-                id(weight) in self._heads,
-            )
+            data = np.ascontiguousarray(weight.data).view(np.uint8).reshape(rows, -1)
+            terms = _terms(weight.scale), _terms(weight.minimum)
+            if (count := self._stacks.get(name)) is not None:
+                added = self.core.add_experts(weight.fmt, count, rows // count, cols, data, *terms, paired)
+            else:
+                added = self.core.add_matrix(weight.fmt, rows, cols, data, *terms, paired, id(weight) in self._heads)
+            self._matrices[key] = added
         return self._matrices[key]
 
     def _vector(self, name: str | None) -> int:
@@ -291,10 +297,36 @@ class _Assembly:
                 self.core.take_rows(self._buffer(op.out), self._buffer(op.x))
             case Logits():
                 self.core.logits(self._buffer(op.x))
-            case HeadLinear() | LatentAttention() | SelectTokens() | Route() | Experts():
+            case Route():
+                self.core.route(
+                    out=self._buffer(op.out),
+                    logits=self._buffer(op.logits),
+                    bias=self._vector(op.bias),
+                    experts=op.logits.width,
+                    top_k=op.top_k,
+                    scoring=op.scoring,
+                    groups=op.groups,
+                    top_groups=op.top_groups,
+                    normalise=op.normalise,
+                    epsilon=op.epsilon,
+                    factor=op.factor,
+                )
+            case FusedExperts():
+                self.core.experts(
+                    out=self._buffer(op.out),
+                    x=self._buffer(op.x),
+                    routes=self._buffer(op.routes),
+                    gate_up=self._matrix(op.op.gate_up),
+                    down=self._matrix(op.op.down),
+                    top_k=op.routes.width // 2,
+                    norm=NONE if op.norm is None else self._vector(op.norm.weight),
+                    eps=0.0 if op.norm is None else op.norm.eps,
+                    residual=NONE if op.residual is None else self._buffer(op.residual),
+                )
+            case HeadLinear() | LatentAttention() | SelectTokens():
                 raise NotImplementedError(type(op).__name__)
-            case Linear():
-                raise AssertionError("lowering leaves no plain linear")
+            case Linear() | Experts():
+                raise AssertionError("lowering leaves no plain product")
 
     def _add_linear(self, op: FusedLinear, previous: Lowered | None) -> None:
         same = isinstance(previous, FusedLinear) and op.same_input(previous)

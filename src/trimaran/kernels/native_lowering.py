@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from trimaran.kernels.program import Add, Buffer, Glu, Linear, Logits, Op, Program, RmsNorm, TakeRows
+from trimaran.kernels.program import Add, Buffer, Experts, Glu, Linear, Logits, Op, Program, RmsNorm, TakeRows
 
 Epilogue = Literal["store", "add", "swiglu", "logits"]
 
@@ -39,7 +39,19 @@ class FusedLinear:
         return (self.x, self.norm, self.gather, self.wide) == (other.x, other.norm, other.gather, other.wide)
 
 
-Lowered = Op | FusedLinear
+@dataclass(frozen=True)
+class FusedExperts:
+    """``out = residual + experts(norm(x))``."""
+
+    out: Buffer
+    x: Buffer
+    routes: Buffer
+    op: Experts
+    norm: RmsNorm | None
+    residual: Buffer | None
+
+
+Lowered = Op | FusedLinear | FusedExperts
 
 
 def reads(op: Lowered) -> list[Buffer]:
@@ -53,9 +65,9 @@ def lower(program: Program) -> list[Lowered]:
     lowered: list[Lowered] = []
     for op in program.ops:
         match op:
-            case Linear() if graph.tail(op) is None:
+            case Linear() | Experts() if graph.tail(op) is None:
                 lowered.append(graph.fuse(op, None))
-            case Linear():
+            case Linear() | Experts():
                 pass  # comes with its tail, when all that the tail reads is there
             case Add() | Glu() | Logits() if (head := graph.head(op)) is not None:
                 lowered.append(graph.fuse(head, op))
@@ -64,6 +76,9 @@ def lower(program: Program) -> list[Lowered]:
             case _:
                 lowered.append(op)
     return lowered
+
+
+Product = Linear | Experts
 
 
 class _Graph:
@@ -76,50 +91,59 @@ class _Graph:
             for buffer in reads(op):
                 self._readers.setdefault(buffer, []).append(op)
 
-    def tail(self, linear: Linear) -> Op | None:
-        """The op that becomes ``linear``'s epilogue."""
-        match self._readers.get(linear.out):
-            case [Add() as add] if add.a != add.b and self._first_linear(add) is linear:
+    def tail(self, product: Product) -> Op | None:
+        """The op that becomes ``product``'s epilogue."""
+        match self._readers.get(product.out):
+            case [Add() as add] if add.a != add.b and self._first_product(add) is product:
                 return add
-            case [Glu() | Logits() as only]:
+            case [Glu() | Logits() as only] if isinstance(product, Linear):
                 return only
         return None
 
-    def head(self, op: Add | Glu | Logits) -> Linear | None:
-        """The linear whose epilogue ``op`` becomes."""
+    def head(self, op: Add | Glu | Logits) -> Product | None:
+        """The product whose epilogue ``op`` becomes."""
         for buffer in reads(op):
             writer = self._writer.get(buffer)
-            if isinstance(writer, Linear) and self.tail(writer) is op:
+            if isinstance(writer, Linear | Experts) and self.tail(writer) is op:
                 return writer
         return None
 
-    def _first_linear(self, add: Add) -> Linear | None:
-        """Of a sum of two linears only the first is fused."""
+    def _first_product(self, add: Add) -> Product | None:
+        """Of a sum of two products only the first is fused."""
         for buffer in (add.a, add.b):
             writer = self._writer.get(buffer)
-            if isinstance(writer, Linear) and len(self._readers[buffer]) == 1:
+            if isinstance(writer, Linear | Experts) and len(self._readers[buffer]) == 1:
                 return writer
         return None
 
     def folds(self, op: RmsNorm | TakeRows) -> bool:
-        """Whether all that read ``op``'s result are linears, which then prepare their input themselves."""
+        """Whether all that read ``op``'s result are products, which then prepare their input themselves."""
         readers = self._readers.get(op.out, [])
         if isinstance(op, TakeRows) and len(readers) == 1 and isinstance(readers[0], RmsNorm):
             return self.folds(readers[0])
-        return bool(readers) and all(isinstance(reader, Linear) for reader in readers)
+        products = Linear if isinstance(op, TakeRows) else Linear | Experts
+        return bool(readers) and all(isinstance(reader, products) for reader in readers)
 
-    def fuse(self, linear: Linear, tail: Op | None) -> FusedLinear:
-        x, norm, gather = linear.x, None, False
+    def fuse(self, product: Product, tail: Op | None) -> FusedLinear | FusedExperts:
+        x, norm, gather = product.x, None, False
         writer = self._writer.get(x)
         if isinstance(writer, RmsNorm) and self.folds(writer):
             norm, x = writer, writer.x
             writer = self._writer.get(x)
         if isinstance(writer, TakeRows) and self.folds(writer):
             gather, x = True, writer.x
-        plain = FusedLinear(linear.out, x, linear.weight, linear.bias, norm, gather, wide=linear.wide)
+        residual = None
+        if isinstance(tail, Add):
+            residual = tail.b if tail.a == product.out else tail.a
+        if isinstance(product, Experts):
+            assert not gather, product
+            return FusedExperts(
+                tail.out if isinstance(tail, Add) else product.out, x, product.routes, product, norm, residual
+            )
+        plain = FusedLinear(product.out, x, product.weight, product.bias, norm, gather, wide=product.wide)
         match tail:
             case Add():
-                return replace(plain, out=tail.out, epilogue="add", residual=tail.b if tail.a == linear.out else tail.a)
+                return replace(plain, out=tail.out, epilogue="add", residual=residual)
             case Glu():
                 return replace(plain, out=tail.out, epilogue="swiglu")
             case Logits():

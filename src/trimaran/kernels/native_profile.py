@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from trimaran.base.formats import GROUP, ActivationFormat, KVFormat
 from trimaran.kernels.bounds import Bounds
-from trimaran.kernels.native_lowering import FusedLinear, Lowered, lower
+from trimaran.kernels.native_lowering import FusedExperts, FusedLinear, Lowered, lower
 from trimaran.kernels.program import (
     Add,
     Attention,
@@ -203,10 +203,14 @@ def _cost(op: Lowered, weights: Mapping[str, Weight], options: ExecutorOptions) 
             return _Cost("take_rows", logits_rows=True)
         case Logits():
             return _Cost("logits", logits_rows=True)
-        case HeadLinear() | LatentAttention() | SelectTokens() | Route() | Experts():
+        case Route():
+            return _Cost("route")
+        case FusedExperts():
+            return _Cost("experts")
+        case HeadLinear() | LatentAttention() | SelectTokens():
             return _Cost(type(op).__name__)
-        case Linear():
-            raise AssertionError("lowering leaves no plain linear")
+        case Linear() | Experts():
+            raise AssertionError("lowering leaves no plain product")
 
 
 def _bytes_of_row(weight: Weight) -> int:
