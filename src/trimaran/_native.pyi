@@ -63,6 +63,17 @@ class Program:
         paired: bool,
         head: bool,
     ) -> int: ...
+    def add_experts(
+        self,
+        fmt: str,
+        experts: int,
+        n: int,
+        k: int,
+        data: npt.NDArray[np.uint8],
+        scale: npt.NDArray[np.uint16] | None,
+        minimum: npt.NDArray[np.uint16] | None,
+        paired: bool,
+    ) -> int: ...
     def add_vector(self, data: npt.NDArray[np.float32], paired: bool) -> int: ...
     def add_group(self, num_pages: int, window: int) -> int: ...
     def add_heads_cache(self, group: int, layers: int, kv_heads: int, head_dim: int) -> int: ...
@@ -85,6 +96,34 @@ class Program:
         reuse: bool,
     ) -> None: ...
     def attention(self, *, out: int, qkv: int, cache: int, layer: int, heads: int, rope: int, scale: float) -> None: ...
+    def route(
+        self,
+        *,
+        out: int,
+        logits: int,
+        bias: int,
+        experts: int,
+        top_k: int,
+        scoring: str,
+        groups: int,
+        top_groups: int,
+        normalise: bool,
+        epsilon: float,
+        factor: float,
+    ) -> None: ...
+    def experts(
+        self,
+        *,
+        out: int,
+        x: int,
+        routes: int,
+        gate_up: int,
+        down: int,
+        top_k: int,
+        norm: int,
+        eps: float,
+        residual: int,
+    ) -> None: ...
     def swiglu(self, out: int, gate_up: int) -> None: ...
     def add(self, out: int, a: int, b: int) -> None: ...
     def take_rows(self, out: int, x: int) -> None: ...

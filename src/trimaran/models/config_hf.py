@@ -145,8 +145,9 @@ def _qwen3(own: Fields) -> dict[str, Any]:
 def _qwen3_moe(own: Fields) -> dict[str, Any]:
     step = own.integer("decoder_sparse_step", 1)
     dense = own.integers("mlp_only_layers") | {i for i in _layers(own) if (i + 1) % max(step, 1)}
+    count = "num_local_experts" if "num_local_experts" in own else "num_experts"  # what transformers 5 saves, the hub
     experts = ExpertsConfig(
-        experts=own.integer("num_experts"),
+        experts=own.integer(count),
         top_k=own.integer("num_experts_per_tok"),
         width=own.integer("moe_intermediate_size"),
         shared_width=0,

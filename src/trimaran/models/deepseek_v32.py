@@ -6,10 +6,10 @@ V3.2 and GLM-5 have an indexer in every layer; in GLM-5.2 most layers use the ch
 
 from trimaran.kernels.program import Program
 from trimaran.models.config import ModelConfig
-from trimaran.models.deepseek_v3 import latent_decoder
+from trimaran.models.experts import decoder_with_experts
 from trimaran.models.latent import sparse_attention
 
 
 def build(cfg: ModelConfig) -> Program:
     """The family's program."""
-    return latent_decoder(cfg, sparse_attention())
+    return decoder_with_experts(cfg, sparse_attention())

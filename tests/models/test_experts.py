@@ -15,7 +15,7 @@ from trimaran.kernels.program import Add, Experts, Glu, Linear, Program, RmsNorm
 from trimaran.kernels.weights import Weight
 from trimaran.models.builder import Builder
 from trimaran.models.config import ExpertsConfig, ModelConfig
-from trimaran.models.feed_forward import feed_forward
+from trimaran.models.experts import add_experts
 from trimaran.models.load import load_weights
 
 from .test_builder import CFG
@@ -30,7 +30,7 @@ def build(cfg: ModelConfig) -> Program:
     x = b.embed("model.embed_tokens")
     for i in range(cfg.layers):
         with b.layer(i) as w:
-            x = feed_forward(b, cfg, w, i, x)
+            x = add_experts(b, w, x)
     b.logits(b.linear(b.take_rows(x), "lm_head", cfg.vocab))
     return b.finish()
 
