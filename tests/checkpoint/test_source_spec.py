@@ -12,6 +12,11 @@ SHA = "ab" * 32
     ("text", "expected", "name"),
     [
         ("pypi:a-b==1.0.post1#p/M.Q4.gguf", PypiSource("a-b", "1.0.post1", "p/M.Q4.gguf"), "M.Q4"),
+        (
+            "pypi:a==1#m.gguf.part00 + pypi:b==2#d/m.gguf.part01",
+            PypiSource("a", "1", "m.gguf.part00", (PypiSource("b", "2", "d/m.gguf.part01"),)),
+            "m",
+        ),
         ("hf:org/m", HubSource("org/m", "main", None), "org/m"),
         ("hf:org/m@refs/pr/1", HubSource("org/m", "refs/pr/1", None), "org/m"),
         ("hf:org/m@v1#q/m.gguf", HubSource("org/m", "v1", "q/m.gguf"), "m"),
@@ -45,6 +50,10 @@ def test_what_has_no_known_scheme_is_a_name_or_a_path(text: str) -> None:
         ("pypi:name==1.0#a\\m.gguf", "not a plain relative file name"),
         ("pypi:name==1.0#a\x00.gguf", "not a plain relative file name"),
         ("pypi:name==1.0#pytorch_model.bin", r"only a \.gguf file"),
+        ("pypi:name==1.0#m.gguf.part00", r"only a \.gguf file"),
+        ("pypi:a==1#m.bin.0 + pypi:b==1#m.gguf.1", r"only a \.gguf file"),
+        ("pypi:a==1#m.gguf.0 + pypi:b==1#../m.gguf.1", "not a plain relative file name"),
+        ("pypi:a==1#m.gguf.0 + hf:a/b", "not a plain relative file name|only a"),
         ("hf:name", "form hf:"),
         ("hf:a/b/c", "form hf:"),
         ("hf:../b", "form hf:"),

