@@ -7,8 +7,9 @@ from typing import Any, NoReturn
 import pytest
 
 from trimaran.base.errors import ConfigError, OfflineError, SourceError
+from trimaran.base.formats import KVFormat, WeightFormat
 from trimaran.checkpoint import cache
-from trimaran.checkpoint.catalog import CatalogEntry, load_catalog
+from trimaran.checkpoint.catalog import CatalogEntry, Precision, load_catalog
 from trimaran.checkpoint.sources import LocalModel, cached, resolve
 
 from .fake_web import FakeWeb, Page
@@ -106,6 +107,9 @@ def test_a_catalogue_name_stands_for_its_source(cache_home: Path, monkeypatch: p
         context=1,
         licence="MIT",
         description="",
+        tested="no",
+        prefill=Precision(weights=WeightFormat.INT8, cache=KVFormat.BF16),
+        decode=Precision(weights=WeightFormat.INT4, cache=KVFormat.INT8),
         size=1,
         sha256=SHA,
     )
