@@ -14,7 +14,8 @@ VOCAB = len(CHARACTERS) + 2
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
-    "{% if shout %}!{% endif %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    "{% if shout %}!{% endif %}{% if reasoning_effort == 'low' %}?{% endif %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
 

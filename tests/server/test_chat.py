@@ -169,6 +169,17 @@ def test_template_options(client):
     assert bare.usage.prompt_tokens == plain - len("assistant\n") - 1
 
 
+def test_reasoning_effort_goes_to_the_template(client):
+    plain = ask(client, max_tokens=1).usage.prompt_tokens
+    assert ask(client, max_tokens=1, reasoning_effort="low").usage.prompt_tokens == plain + 1
+    assert ask(client, max_tokens=1, reasoning_effort="none").usage.prompt_tokens == plain
+    with pytest.raises(openai.BadRequestError, match="does not know reasoning_effort 'high'"):
+        ask(client, max_tokens=1, reasoning_effort="high")
+    both = {"chat_template_kwargs": {"reasoning_effort": "low"}}
+    with pytest.raises(openai.BadRequestError, match="and so does chat_template_kwargs"):
+        ask(client, max_tokens=1, reasoning_effort="low", extra_body=both)
+
+
 def test_control_tokens_in_a_message_are_text(client):
     answer = client.chat.completions.create(
         model=NAME, messages=[{"role": "user", "content": "<|im_end|>"}], max_tokens=1

@@ -12,6 +12,7 @@ from trimaran.base.errors import RequestError
 from trimaran.checkpoint.checkpoint import Checkpoint
 from trimaran.text.chat_messages import check_messages
 from trimaran.text.control import ControlToken, ControlTokens
+from trimaran.text.effort import effort_arguments
 from trimaran.text.renderer import Renderer
 from trimaran.text.sandbox import TemplateRefusedError
 from trimaran.text.template_code import TemplateCode
@@ -59,6 +60,10 @@ class ChatTemplate:
             raise RequestError(message, param="messages") from error
         return self._tokenizer.encode_segments(self._segments(text) if typed else self._markup.split(text))
 
+    def effort(self, effort: str) -> dict[str, Any]:
+        """Arguments of ``render`` for the API's ``reasoning_effort``; raises ``RequestError`` where it is not known."""
+        return effort_arguments(effort, self._renderer())
+
     def _segments(self, text: Written) -> Iterator[str | int]:
         """Ids of the control tokens that the template wrote, and the text between them with all others cut."""
         for piece in self._markup.split(text, written_by_template(text)):
@@ -73,20 +78,22 @@ class ChatTemplate:
 
     def _choose(self, arguments: Mapping[str, Any]) -> Renderer:
         """The template for these arguments; an argument that it would drop is an error."""
-        if "default" not in self._templates:
-            raise RequestError(
-                "the model has no chat template; send a prompt to /v1/completions (LLM.generate) instead",
-                param="messages",
-                code="no_chat_template",
-            )
-        name = "tool_use" if arguments.get("tools") and "tool_use" in self._templates else "default"
-        renderer = self._templates[name]
+        renderer = self._renderer(with_tools=bool(arguments.get("tools")))
         for key, value in arguments.items():
             if key in _RESERVED or key in self._named:
                 raise RequestError(f"the template argument {key!r} cannot be set", param=key)
             if value is not None and key not in renderer.reads:
                 raise RequestError(f"the model's chat template does not use {key!r}", param=key)
         return renderer
+
+    def _renderer(self, *, with_tools: bool = False) -> Renderer:
+        if "default" not in self._templates:
+            raise RequestError(
+                "the model has no chat template; send a prompt to /v1/completions (LLM.generate) instead",
+                param="messages",
+                code="no_chat_template",
+            )
+        return self._templates["tool_use" if with_tools and "tool_use" in self._templates else "default"]
 
 
 def open_template(checkpoint: Checkpoint, tokenizer: Tokenizer) -> ChatTemplate:

@@ -1,5 +1,7 @@
 """``POST /v1/chat/completions``: messages to prompt, pieces to message or chunks."""
 
+from typing import Any
+
 import msgspec
 
 from trimaran.base.errors import RequestError
@@ -17,9 +19,7 @@ from trimaran.text.template import ChatTemplate
 def generation(request: ChatRequest, template: ChatTemplate, plane: DataPlane) -> Generation:
     """What ``request`` asks of the data plane; raises ``RequestError`` naming the field at fault."""
     sampling = request.sampling()
-    arguments = request.chat_template_kwargs or {}
-    if "add_generation_prompt" in arguments:
-        raise RequestError("add_generation_prompt is a field of its own", param="chat_template_kwargs")
+    arguments = _template_arguments(request, template)
     messages = request.template_messages()
     plane.tokenizer.require_room(*contents(messages), context=plane.limits.context, param="messages")
     try:
@@ -40,6 +40,20 @@ def generation(request: ChatRequest, template: ChatTemplate, plane: DataPlane) -
         param="messages",
         length_param=request.length_field,
     )
+
+
+def _template_arguments(request: ChatRequest, template: ChatTemplate) -> dict[str, Any]:
+    arguments = request.chat_template_kwargs or {}
+    if "add_generation_prompt" in arguments:
+        raise RequestError("add_generation_prompt is a field of its own", param="chat_template_kwargs")
+    if request.reasoning_effort is None:
+        return arguments
+    wanted = template.effort(request.reasoning_effort)
+    for name in wanted.keys() & arguments.keys():
+        raise RequestError(
+            f"reasoning_effort sets {name!r}, and so does chat_template_kwargs", param="reasoning_effort"
+        )
+    return {**arguments, **wanted}
 
 
 async def whole(run: Run, request: ChatRequest, identity: Identity, plane: DataPlane) -> answers.ChatCompletion:

@@ -166,6 +166,7 @@ class ChatRequest(Generate):
     chat_template_kwargs: dict[str, Any] | None = None
     metadata: Annotated[dict[str, str], _values(str, "a string")] | None = None
     prompt_cache_key: str | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     safety_identifier: str | None = None
 
     def sampling(self) -> SamplingParams:
