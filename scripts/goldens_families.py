@@ -84,7 +84,7 @@ def stored(name: str, key: str, shape: tuple[int, ...]) -> list[TensorSpec]:
     if "norm" in key and key.endswith("weight") and len(shape) == 1:
         return [TensorSpec(key, "F32" if name == "deepseek_v32" else "BF16", shape, centre(name, key), 0.2)]
     if key.endswith("e_score_correction_bias"):
-        return [TensorSpec(key, "F32", shape, 0.0, 0.3)]
+        return [TensorSpec(key, "F32", shape, -0.5, 0.3)]  # biased scores on both sides of 0
     if key.endswith("bias"):
         return [TensorSpec(key, "F32" if name == "deepseek_v32" else "BF16", shape, 0.0, 0.2)]
     if name == "minimax_m2" and key.endswith("gate.weight"):

@@ -44,10 +44,10 @@ def load(name: str, weight_format: WeightFormat | None = WeightFormat.FP32) -> M
         return load_path(write_checkpoint(name, Path(folder)), weight_format)
 
 
-def load_path(path: Path, weight_format: WeightFormat | None) -> Model:
-    """The checkpoint at ``path``."""
+def load_path(path: Path, weight_format: WeightFormat | None, cfg: ModelConfig | None = None) -> Model:
+    """The checkpoint at ``path``; ``cfg`` takes the place of what its own configuration says."""
     with open_checkpoint(path) as checkpoint:
-        cfg = read_config(checkpoint)
+        cfg = cfg or read_config(checkpoint)
         program = build_program(cfg)
         return Model(cfg, program, load_weights(checkpoint, cfg, program, weight_format))
 
