@@ -17,7 +17,7 @@ from trimaran.models.registry import build_program
 from .families import golden, write_checkpoint
 from .running import Model, load, load_path, run
 
-FAR = 1e-2  # what a mistake moves logits by at least; the right program may be off by 1e-4
+FAR = 2e-3  # what a mistake moves logits by at least; the right program may be off by 1e-4
 Spring = Callable[[str], Model]  # the name of a checkpoint to the model that comes of the mistake
 
 

@@ -9,10 +9,9 @@ from trimaran.checkpoint import open_checkpoint
 from trimaran.models.registry import read_config
 
 from .families import FAMILIES, NAMES, write_checkpoint
-from .test_families import NOT_YET
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in NOT_YET["reference"]])
+@pytest.mark.parametrize("name", NAMES)
 def test_what_transformers_saves_means_what_the_hub_says(name: str, tmp_path: Path) -> None:
     with open_checkpoint(write_checkpoint(name, tmp_path)) as checkpoint:
         hub = read_config(checkpoint)

@@ -15,7 +15,6 @@ from trimaran.kernels.program import Attention, Embed, Glu, HeadNorm
 from trimaran.kernels.reference import ReferenceExecutor
 
 from .springing import FAR, Spring, Trap, config, fields, op, weights
-from .test_families import NOT_YET
 
 
 def rope(**changes: Any) -> Spring:
@@ -97,6 +96,4 @@ TRAPS = {
 
 @pytest.mark.parametrize("trap", TRAPS)
 def test_trap_shows(trap: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if TRAPS[trap].name in NOT_YET["reference"]:
-        pytest.skip("the family is not there yet")
     assert TRAPS[trap].distance(monkeypatch) > FAR

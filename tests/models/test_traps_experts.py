@@ -13,7 +13,6 @@ from trimaran.kernels.program import Route
 from .random_values import to_bf16
 from .running import load
 from .springing import FAR, Spring, Trap, config, fields, weights
-from .test_families import NOT_YET
 
 SIGMOID = ("deepseek_v3", "kimi_k25", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa", "minimax_m2")
 SHARED = ("deepseek_v3", "kimi_k25", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa")
@@ -95,13 +94,9 @@ TRAPS = {
 
 @pytest.mark.parametrize("trap", TRAPS)
 def test_trap_shows(trap: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if TRAPS[trap].name in NOT_YET["reference"]:
-        pytest.skip("the family is not there yet")
     assert TRAPS[trap].distance(monkeypatch) > FAR
 
 
 @pytest.mark.parametrize("name", SIGMOID)
 def test_the_router_of_these_traps_is_right_without_a_mistake(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if name in NOT_YET["reference"]:
-        pytest.skip("the family is not there yet")
     assert routed(name).distance(monkeypatch) <= 1e-4

@@ -16,7 +16,6 @@ from .families import tensor_specs
 from .random_values import tensor
 from .running import Model, load
 from .springing import FAR, Trap, config, fields, file_read_with, op, weights
-from .test_families import NOT_YET
 
 
 def as_it_lies(heads: int, dim: int, first: int = 0, rotated: int | None = None) -> HeadRows:
@@ -144,6 +143,4 @@ TRAPS = {
 
 @pytest.mark.parametrize("trap", TRAPS)
 def test_trap_shows(trap: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if TRAPS[trap].name in NOT_YET["reference"]:
-        pytest.skip("the family is not there yet")
     assert TRAPS[trap].distance(monkeypatch) > FAR
