@@ -27,7 +27,7 @@ def nothing_is_left_behind(request):
         engine.step()
         stats = engine.stats()
         assert (stats.running, stats.waiting) == (0, 0)
-        assert stats.pages_free + stats.pages_cached == stats.pages_total
+        assert all(pages.free + pages.cached == pages.total for pages in stats.pages)
 
 
 def test_one_prompt_or_several_as_text_or_ids(llm):

@@ -16,10 +16,12 @@ PAGE = 16
 
 
 def null_engine(*, context: int = 256, vocab: int = 512, pages: int | None = None, **options: Any) -> Engine:
-    """An engine on the null executor; ``pages`` bounds the pool."""
+    """An engine on the null executor; ``pages`` bounds the memory, in pages of all cache groups together."""
     null = options.pop("null", NullModel(vocab=vocab, context=context))
     if pages is not None:
-        options["kv_memory_bytes"] = pages * null.program().groups[0].page_bytes(KVFormat.BF16, PAGE)
+        size = options.get("page_size", PAGE)
+        page_bytes = sum(group.page_bytes(KVFormat.BF16, size) for group in null.program().groups)
+        options["kv_memory_bytes"] = pages * page_bytes
     return load_engine(EngineConfig(executor="null", null=null, **options))
 
 

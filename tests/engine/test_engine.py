@@ -15,8 +15,8 @@ PROMPTS = {f"r{i}": [(7 * i + j * j) % 500 for j in range(1 + 13 * i % 90)] for 
 
 
 def check_pages(engine: Engine) -> None:
-    engine._pool.check()
-    assert engine._pool.available == engine._pool.total
+    engine._cache.check()
+    assert engine._cache.unused
 
 
 @pytest.fixture(scope="module")
@@ -107,16 +107,19 @@ def test_salts_and_a_disabled_cache_share_nothing():
     engine = null_engine(prefix_caching=False)
     run(engine, Submit("a", prompt, greedy()))
     assert run(engine, Submit("b", prompt, greedy()))["b"].cached == 0
-    assert engine.stats().pages_free == engine.stats().pages_total
+    [pages] = engine.stats().pages
+    assert pages.free == pages.total
 
 
 def test_cancel_frees_pages_before_the_next_step():
     engine = null_engine()
     engine.submit(Submit("a", list(range(100)), greedy(100)))
     engine.step()
-    assert engine.stats().pages_free < engine.stats().pages_total
+    [pages] = engine.stats().pages
+    assert pages.free < pages.total
     engine.cancel("a")
-    assert engine.stats().pages_free + engine.stats().pages_cached == engine.stats().pages_total
+    [pages] = engine.stats().pages
+    assert pages.free + pages.cached == pages.total
     assert not engine.idle
     *_, end = engine.step()
     assert isinstance(end, Tokens)
@@ -290,4 +293,5 @@ def test_stats_count_since_the_start_and_the_warm_up_does_not_count():
     stats = engine.stats()
     assert (stats.steps, stats.prompt_tokens, stats.generated_tokens) == (5, 3, 5)
     assert (stats.running, stats.waiting) == (0, 0)
-    assert stats.pages_total == stats.pages_free
+    [pages] = stats.pages
+    assert pages.total == pages.free

@@ -7,7 +7,7 @@ import pytest
 
 from trimaran.base.errors import CheckpointError, ConfigError, NumericsError
 from trimaran.base.formats import ActivationFormat, KVFormat, WeightFormat
-from trimaran.base.messages import Failed, Submit
+from trimaran.base.messages import CachePages, Failed, Submit
 from trimaran.base.sampling import SamplingParams
 from trimaran.engine.config import EngineConfig
 from trimaran.engine.engine import Engine
@@ -31,7 +31,7 @@ def load(model: Path, executor: str = "reference", **options) -> Engine:
 def test_the_engine_says_what_it_loaded(tiny):
     info = load(tiny, max_model_len=96, max_num_seqs=2).info
     assert (info.model, info.executor, info.context, info.vocab) == ("tiny", "reference", 96, VOCAB)
-    assert (info.pages, info.page_size) == (12, 16)
+    assert (info.pages, info.page_size) == ([CachePages(None, 12, 12, 0)], 16)
     assert (info.kv_format, info.weight_format) == ("bf16", "fp32")
     assert info.kv_bytes == 13 * 16 * 2 * 2 * 2 * 16 * 2  # pages, tokens, layers, K and V, heads, dimensions, bytes
     assert info.weight_bytes > 0
@@ -58,7 +58,7 @@ def test_greedy_answers_do_not_depend_on_batch_chunks_preemption_or_cache(tiny, 
     options = {"executor": executor, "weight_format": weight_format, "max_model_len": 96}
     single = load(tiny, max_num_seqs=1, prefix_caching=False, **options)
     alone = {request.id: run(single, request)[request.id].ids for request in requests}
-    page_bytes = single.info.kv_bytes // (single.info.pages + 1)
+    page_bytes = single.info.kv_bytes // (single.info.pages[0].total + 1)
     crowded = load(tiny, max_num_seqs=6, max_num_batched_tokens=13, kv_memory_bytes=14 * page_bytes, **options)
     together = run(crowded, *requests)
     assert crowded.stats().preemptions > 0

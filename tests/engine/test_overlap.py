@@ -54,7 +54,7 @@ arrivals = st.builds(
 )
 
 
-def make(*, overlap: bool, pages: int, seqs: int, rows: int) -> Engine:
+def make(*, overlap: bool, pages: int, seqs: int, rows: int, windows: tuple[int | None, ...]) -> Engine:
     """An engine whose executor checks that nothing under a running step changes, and fails poisoned requests."""
     engine = null_engine(
         context=CONTEXT,
@@ -62,36 +62,37 @@ def make(*, overlap: bool, pages: int, seqs: int, rows: int) -> Engine:
         max_num_seqs=seqs,
         max_num_batched_tokens=max(rows, seqs),
         overlap=overlap,
-        null=NullModel(vocab=512, context=CONTEXT, eos_id=3, eos_one_in=40),
+        null=NullModel(vocab=512, context=CONTEXT, eos_id=3, eos_one_in=40, windows=windows),
     )
     executor = engine._executor
     assert isinstance(executor, NullExecutor)
-    pool, held = engine._pool, {}
+    groups, held = engine._cache.groups, {}
     start, finish = executor.start, executor.finish
 
-    def pages_of(step: StepInputs) -> list[int]:
-        lengths = step.contexts + np.diff(step.starts)
-        return [
-            int(page)
-            for slot, length in zip(step.slots, lengths, strict=True)
-            for page in step.page_tables[0][slot, : -(-int(length) // PAGE)]
-        ]
+    def tags(step: StepInputs) -> dict[tuple[int, int], int]:
+        """Those of the pages that the step reads and writes, by group and page."""
+        found = {}
+        for number, (group, table) in enumerate(zip(groups, step.page_tables, strict=True)):
+            for slot, context, rows in zip(step.slots, step.contexts, np.diff(step.starts), strict=True):
+                for page in table[slot, group.first(int(context)) : -(-int(context + rows) // PAGE)]:
+                    found[number, int(page)] = group.pool.tags[page]
+        return found
 
     def checked_start(step: StepInputs) -> None:
-        held["step"], held["tags"] = step, {page: pool.tags[page] for page in pages_of(step)}
+        held["step"], held["tags"] = step, tags(step)
         held["arrays"] = [np.copy(getattr(step, name)) for name in ("tokens", "starts", "contexts", "slots")]
         start(step)
 
     def checked_finish() -> StepOutputs:
         step = held["step"]
-        assert held["tags"] == {page: pool.tags[page] for page in pages_of(step)}, "a page changed hands under a step"
+        assert held["tags"] == tags(step), "a page changed hands under a step"
         assert all(held["tags"].values()), "a step ran on a free page"
         for name, before in zip(("tokens", "starts", "contexts", "slots"), held["arrays"], strict=True):
             assert np.array_equal(getattr(step, name), before), f"{name} changed under a step"
         outputs = finish()
         for row, i in enumerate(np.searchsorted(step.starts, step.logits_rows, side="right") - 1):
             first_page = step.page_tables[0][step.slots[i], 0]
-            if executor._pages[first_page, 0] == POISON and step.contexts[i] >= 40:
+            if executor._pages[0][first_page, 0] == POISON and step.contexts[i] >= 40:
                 outputs.greedy[row] = -1
                 if outputs.logits is not None:
                     outputs.logits[row, 0] = np.nan
@@ -111,17 +112,24 @@ def drive(engine: Engine, wanted: list[Arrival]) -> Answers:
                 engine.cancel(str(i))
         answers.take(engine.step())
         if now > 40 and engine.idle:
-            engine._pool.check()
-            assert engine._pool.available == engine._pool.total
+            engine._cache.check()
+            assert engine._cache.unused
             return answers
     raise AssertionError("starved")
 
 
 @settings(max_examples=80, deadline=None)
-@given(st.lists(arrivals, min_size=1, max_size=12), st.integers(16, 40), st.integers(1, 6), st.integers(6, 64))
-def test_both_loops_say_the_same_of_every_request(wanted, pages, seqs, rows):
+@given(
+    st.lists(arrivals, min_size=1, max_size=12),
+    st.integers(16, 40),
+    st.integers(1, 6),
+    st.integers(6, 64),
+    st.sampled_from([(None,), (None, 20), (None, 50, 7)]),
+)
+def test_both_loops_say_the_same_of_every_request(wanted, pages, seqs, rows, windows):
     plain, overlapped = (
-        drive(make(overlap=overlap, pages=pages, seqs=seqs, rows=rows), wanted) for overlap in (False, True)
+        drive(make(overlap=overlap, pages=pages, seqs=seqs, rows=rows, windows=windows), wanted)
+        for overlap in (False, True)
     )
     assert plain.keys() == overlapped.keys()
     for name, answer in plain.items():

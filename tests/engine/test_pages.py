@@ -1,3 +1,4 @@
+import itertools
 from collections import Counter
 
 import pytest
@@ -60,10 +61,10 @@ class Pool(RuleBasedStateMachine):
             assert self.pool.state(ref.page) is PageState.SEALED
             self.sealed.append(ref)
 
-    @precondition(lambda self: self.sealed)
-    @rule(which=any_of)
-    def forget(self, which: int) -> None:
-        self.pool.forget(self.sealed[which % len(self.sealed)])
+    @rule(key=keys)
+    def forget(self, key: bytes) -> None:
+        self.pool.forget(key)
+        assert not self.pool.has(key)
 
     @precondition(lambda self: self.writing or self.sealed)
     @rule(which=any_of)
@@ -120,6 +121,24 @@ def test_the_second_page_with_a_key_is_freed_with_its_holder():
     pool.release(second)
     assert pool.free == 1
     assert pool.find(b"k") == first
+
+
+def test_a_page_that_nobody_holds_makes_room_for_a_new_one_with_its_key():
+    pool = PagePool(2)
+    first = pool.allocate("s")
+    pool.seal(first, b"k")
+    pool.release(first)
+    second = pool.allocate("t")
+    pool.seal(second, b"k")
+    assert (pool.free, pool.cached) == (1, 0)
+    assert pool.find(b"k") == second
+
+
+def test_pools_draw_their_tags_from_one_counter():
+    tags = itertools.count(1)
+    pools = [PagePool(2, tags), PagePool(2, tags)]
+    given = [pool.allocate("s").tag for _ in range(2) for pool in pools]
+    assert given == [1, 2, 3, 4]
 
 
 def test_an_unfindable_page_is_freed_at_once():

@@ -6,27 +6,35 @@ from hypothesis import strategies as st
 
 from trimaran.base.errors import ContextLengthError, QueueFullError
 from trimaran.base.sampling import SamplingParams
-from trimaran.engine.pages import PagePool, PageState
-from trimaran.engine.plan import StepPlan
-from trimaran.engine.prefix import PrefixCache
-from trimaran.engine.scheduler import Scheduler, SchedulerLimits
+from trimaran.engine.group import PageGroup
+from trimaran.engine.pages import PageState
+from trimaran.engine.plan import Chunk, StepPlan
+from trimaran.engine.scheduler import Scheduler
 from trimaran.engine.sequence import Sequence
+from trimaran.engine.window import most_pages
 
-PAGE = 16
+from .caching import PAGE, make_cache, make_limits
 
 
 class Simulation:
     """A scheduler with an engine around it that only counts: every committed step is checked."""
 
     def __init__(
-        self, *, pages: int = 32, context: int = 128, seqs: int = 4, rows: int = 32, waiting: int = 100
+        self,
+        *,
+        pages: int = 32,
+        context: int = 128,
+        seqs: int = 4,
+        rows: int = 32,
+        waiting: int = 100,
+        windowed: dict[int, int] | None = None,
     ) -> None:
-        self.limits = SchedulerLimits(
-            context=context, max_num_seqs=seqs, max_num_batched_tokens=rows, max_waiting=waiting, page_size=PAGE
-        )
-        self.pool = PagePool(pages)
-        self.prefix = PrefixCache(self.pool, PAGE, b"model")
-        self.scheduler = Scheduler(self.limits, self.pool, self.prefix)
+        """``windowed`` has the pages of more groups, by their window."""
+        windowed = windowed or {}
+        self.limits = make_limits(context, seqs, rows, waiting)
+        self.cache = make_cache([None, *windowed], [pages, *windowed.values()], self.limits)
+        self.pool = self.cache.groups[0].pool
+        self.scheduler = Scheduler(self.limits, self.cache)
         self.live: dict[str, Sequence] = {}
         self.arrivals = 0
         self.finished: list[str] = []
@@ -50,13 +58,15 @@ class Simulation:
         for chunk in plan.chunks:
             sequence = chunk.sequence
             sequence.advance(chunk.rows)
-            self.prefix.publish(sequence)
+            if sequence.computed >= sequence.due:
+                self.cache.settle(sequence)
+            self.check_windows(sequence)
             if chunk.samples:
                 sequence.append((sequence.total * 7 + sequence.arrival) % 100)
                 if sequence.output_length == sequence.sampling.max_tokens:
                     self.finished.append(sequence.id)
                     self.remove(sequence)
-        self.pool.check()
+        self.cache.check()
         return plan
 
     def check(self, plan: StepPlan) -> None:
@@ -64,21 +74,43 @@ class Simulation:
         assert len(plan.chunks) <= self.limits.max_num_seqs
         assert len({chunk.slot for chunk in plan.chunks}) == len(plan.chunks)
         assert plan.chunks or not self.live, "something waits and nothing runs"
-        written: set[int] = set()
         for chunk in plan.chunks:
             sequence = chunk.sequence
             assert chunk.first == sequence.computed
             assert chunk.rows > 0
             assert chunk.samples == (chunk.first + chunk.rows == sequence.total)
-            assert len(sequence.pages) * PAGE >= chunk.first + chunk.rows
-            for ref in sequence.pages:
-                assert self.pool.tags[ref.page] == ref.tag, "the page has changed hands"
-            writes = sequence.pages[chunk.first // PAGE : -(-(chunk.first + chunk.rows) // PAGE)]
-            for page, _ in writes:
-                assert self.pool.state(page) is PageState.WRITING
-                assert self.pool.references(page) == 1
+        for number, group in enumerate(self.cache.groups):
+            self.check_pages(plan, number, group)
+
+    def check_pages(self, plan: StepPlan, number: int, group: PageGroup) -> None:
+        written: set[int] = set()
+        for chunk in plan.chunks:
+            held = chunk.sequence.pages[number]
+            assert held.first <= group.first(chunk.first), "the first token's window is not there"
+            assert held.end * PAGE >= chunk.first + chunk.rows
+            for index, ref in enumerate(held.refs, held.first):
+                assert group.pool.tags[ref.page] == ref.tag, "the page has changed hands"
+                assert group.table[chunk.slot, index] == ref.page
+            assert not group.table[chunk.slot, : held.first].any(), "a page that was given back can be read"
+            assert not group.table[chunk.slot, held.end :].any()
+            for page in self.writes(chunk, number):
+                assert group.pool.state(page) is PageState.WRITING
+                assert group.pool.references(page) == 1
                 assert page not in written, "two sequences write to one page"
                 written.add(page)
+
+    def writes(self, chunk: Chunk, number: int) -> list[int]:
+        held = chunk.sequence.pages[number]
+        first, end = chunk.first // PAGE, -(-(chunk.first + chunk.rows) // PAGE)
+        return [ref.page for ref in held.refs[first - held.first : end - held.first]]
+
+    def check_windows(self, sequence: Sequence) -> None:
+        """What the committed step has passed is given back, and no more is held than any step needs."""
+        limits = self.limits
+        for group, held in zip(self.cache.groups, sequence.pages, strict=True):
+            assert held.first == group.first(sequence.computed)
+            most = most_pages(limits.context, limits.max_num_batched_tokens, group.window, PAGE)
+            assert len(held.refs) <= most
 
 
 @dataclass(frozen=True)
@@ -108,9 +140,11 @@ arrivals = st.builds(
     st.integers(8, 20),
     st.integers(1, 5),
     st.integers(5, 40),
+    st.dictionaries(st.integers(1, 140), st.integers(0, 8), max_size=2),
 )
-def test_everything_that_is_not_cancelled_finishes(wanted, pages, seqs, rows):
-    sim = Simulation(pages=pages, context=128, seqs=seqs, rows=rows)
+def test_everything_that_is_not_cancelled_finishes(wanted, pages, seqs, rows, spare):
+    windowed = {window: most_pages(128, rows, window, PAGE) + more for window, more in spare.items()}
+    sim = Simulation(pages=pages, context=128, seqs=seqs, rows=rows, windowed=windowed)
     cancels: list[tuple[int, Sequence]] = []
     kept = set()
     for now in range(4000):
@@ -130,7 +164,7 @@ def test_everything_that_is_not_cancelled_finishes(wanted, pages, seqs, rows):
         sim.step()
     assert not sim.live, "starved"
     assert kept <= set(sim.finished)
-    assert sim.pool.available == sim.pool.total
+    assert sim.cache.unused
 
 
 def test_decoding_sequences_go_before_prompts():
@@ -253,6 +287,30 @@ def test_the_queue_is_bounded():
     with pytest.raises(QueueFullError) as failure:
         sim.add([1])
     assert failure.value.retry_after > 0
+
+
+def test_a_long_prompt_asks_for_no_more_windowed_pages_than_a_step_needs():
+    sim = Simulation(pages=125, context=2000, rows=64, windowed={100: 12})  # 100 + 64 tokens
+    prompt = sim.add([1] * 1990)
+    while sim.live:
+        sim.step()
+    assert sim.finished == [prompt.id]
+    assert sim.scheduler.preemptions == 0
+
+
+@pytest.mark.parametrize("tight", [0, 1])
+def test_when_either_group_runs_out_the_last_in_rank_gives_way(tight):
+    pages = [64, 64]
+    pages[tight] = 8
+    sim = Simulation(pages=pages[0], context=128, seqs=2, rows=32, windowed={90: pages[1]})
+    first, second = sim.add([1] * 30, 90), sim.add([2] * 30, 90)
+    while first.id in sim.live:
+        sim.step()
+        assert first.slot is not None or first.id in sim.finished
+    assert sim.scheduler.preemptions >= 1
+    while sim.live:
+        sim.step()
+    assert sim.finished == [first.id, second.id]
 
 
 def test_removing_a_sequence_frees_its_pages_at_once():

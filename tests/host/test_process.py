@@ -112,7 +112,8 @@ async def test_cancel_ends_a_request_and_frees_its_pages():
         async for batch in process:
             beats = [message for message in batch if isinstance(message, Beat)]
             if beats:
-                assert beats[-1].pages_free + beats[-1].pages_cached == beats[-1].pages_total
+                [pages] = beats[-1].pages
+                assert pages.free + pages.cached == pages.total
                 break
 
 
@@ -178,7 +179,7 @@ import socket, sys, time, msgspec
 from trimaran.base.frames import frame
 from trimaran.base.messages import FromEngineBatch, Started
 line = socket.socket(fileno=int(sys.argv[1]))
-started = Started("m", 1, 1, "", "", "", "", 1, 1, 16, 0, 0)
+started = Started("m", 1, 1, "", "", "", "", 1, [], 16, 0, 0)
 line.sendall(frame(msgspec.msgpack.encode(FromEngineBatch([started]))))
 time.sleep(600)
 """,
@@ -187,7 +188,7 @@ import socket, sys, msgspec
 from trimaran.base.frames import frame
 from trimaran.base.messages import Beat, FromEngineBatch, Started
 line = socket.socket(fileno=int(sys.argv[1]))
-for message in [Started("m", 1, 1, "", "", "", "", 1, 1, 16, 0, 0), *[Beat()] * 300]:
+for message in [Started("m", 1, 1, "", "", "", "", 1, [], 16, 0, 0), *[Beat()] * 300]:
     line.sendall(frame(msgspec.msgpack.encode(FromEngineBatch([message]))))
 sys.exit(3)
 """,

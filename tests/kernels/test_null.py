@@ -1,4 +1,5 @@
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -110,3 +111,41 @@ def test_two_sequences_may_read_one_page():
 
 def test_it_opens_by_name():
     assert open_executor("null", NullModel().program(), {}, OPTIONS).name == "null"
+
+
+def in_groups(inputs: StepInputs, *tables: np.ndarray) -> StepInputs:
+    return replace(inputs, page_tables=tables)
+
+
+def test_a_group_with_a_window_reads_that_and_no_more():
+    e = executor(windows=(20,))
+    tokens = list(range(40))
+    e.run(step((0, 0, tokens)))
+    last = e.run(step((0, 40, [5]))).greedy[0]  # sees 21 and later
+    gone = np.array([[0, 2, 3]], np.int32)
+    assert e.run(in_groups(step((0, 40, [5])), gone)).greedy[0] == last
+    other = executor(windows=(20,))
+    other.run(step((0, 0, [9] * 21 + tokens[21:])))
+    assert other.run(step((0, 40, [5]))).greedy[0] == last
+    other.run(step((0, 0, [9] * 22 + tokens[22:])))
+    assert other.run(step((0, 40, [5]))).greedy[0] != last
+
+
+def test_a_page_within_a_window_must_be_there():
+    e = executor(windows=(20,))
+    e.run(step((0, 0, list(range(40)))))
+    with pytest.raises(AssertionError, match="nobody was given"):
+        e.run(in_groups(step((0, 35, [1] * 5)), np.array([[1, 0, 3]], np.int32)))
+    with pytest.raises(AssertionError, match="nobody was given"):  # the first of these tokens sees page 0
+        e.run(in_groups(step((0, 34, [1] * 6)), np.array([[0, 2, 3]], np.int32)))
+
+
+def test_each_group_has_pages_of_its_own_and_each_counts():
+    def final(*tables: np.ndarray) -> int:
+        e = executor(windows=(None, 20))
+        e.run(in_groups(step((0, 0, list(range(40))), (1, 0, list(range(1, 21)))), TABLE, TABLE[::-1]))
+        return int(e.run(in_groups(step((0, 40, [5])), *tables)).greedy[0])
+
+    right, wrong = TABLE[::-1], np.array([[4, 3, 6]], np.int32)
+    assert len({final(TABLE, right), final(np.array([[5, 2, 3]], np.int32), right), final(TABLE, wrong)}) == 3
+    assert final(TABLE, right) == final(TABLE, right)

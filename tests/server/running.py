@@ -81,9 +81,10 @@ class Running:
         return max(children, key=lambda child: child.create_time())
 
     def metric(self, name: str) -> float:
-        """The value of a metric without labels."""
-        lines = self.http.get("/metrics").text.splitlines()
-        return next(float(line.split()[1]) for line in lines if line.startswith(name + " "))
+        """The value of a metric, added up over its labels."""
+        text = self.http.get("/metrics").text
+        assert f"# TYPE {name.removesuffix('_count')} " in text, f"no metric {name}"
+        return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith((name + " ", name + "{")))
 
     def pages(self) -> float:
         """Pages that may be taken."""

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from trimaran.base.errors import RequestError
+from trimaran.base.messages import Beat, CachePages
 from trimaran.base.sampling import SamplingParams
 from trimaran.server.metrics import Metrics
 from trimaran.server.openai.schema import ChatRequest, CompletionRequest
@@ -26,6 +27,7 @@ def test_options():
 def test_metrics():
     metrics = Metrics()
     metrics.requests.labels("/health", "200").inc()  # a family with labels has no sample before
+    metrics.observe(Beat(pages=[CachePages(None, 1, 1, 0)]))
     exported = {}
     for family in metrics.registry.collect():
         name = family.name + ("_total" if family.type == "counter" else "")

@@ -4,13 +4,13 @@ import prometheus_client
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimaran.base.messages import Beat
+from trimaran.base.messages import Beat, CachePages
 from trimaran.server.histogram import Histogram
 from trimaran.server.metrics import Metrics
 
 
-def value(metrics: Metrics, name: str) -> float:
-    found = metrics.registry.get_sample_value(name)
+def value(metrics: Metrics, name: str, **labels: str) -> float:
+    found = metrics.registry.get_sample_value(name, labels)
     assert found is not None
     return found
 
@@ -18,16 +18,27 @@ def value(metrics: Metrics, name: str) -> float:
 def test_counters_rise_over_a_restart():
     metrics = Metrics()
     metrics.engine_started()
-    metrics.observe(Beat(generated_tokens=10, running=3, pages_free=5))
-    metrics.observe(Beat(generated_tokens=15, running=2, pages_free=6))
+    metrics.observe(Beat(generated_tokens=10, running=3))
+    metrics.observe(Beat(generated_tokens=15, running=2))
     metrics.engine_ended()
     assert value(metrics, "trimaran_sequences_running") == 0
     assert value(metrics, "trimaran_engine_up") == 0
     metrics.engine_started()
-    metrics.observe(Beat(generated_tokens=4, running=1, pages_free=9))
+    metrics.observe(Beat(generated_tokens=4, running=1))
     assert value(metrics, "trimaran_generated_tokens_total") == 19
     assert value(metrics, "trimaran_sequences_running") == 1
-    assert value(metrics, "trimaran_pages_free") == 9
+
+
+def test_pages_are_told_apart_by_the_window_of_their_layers():
+    metrics = Metrics()
+    metrics.observe(Beat(pages=[CachePages(None, 9, 8, 1), CachePages(512, 7, 3, 4)]))
+    metrics.observe(Beat(pages=[CachePages(None, 9, 5, 2), CachePages(512, 7, 3, 4)]))
+    assert value(metrics, "trimaran_pages_free", window="none") == 5
+    assert value(metrics, "trimaran_pages_cached", window="none") == 2
+    assert value(metrics, "trimaran_pages_free", window="512") == 3
+    assert value(metrics, "trimaran_pages", window="512") == 7
+    metrics.observe(Beat(pages=[CachePages(512, 7, 3, 4), CachePages(512, 5, 2, 0)]))
+    assert value(metrics, "trimaran_pages_free", window="512") == 5
 
 
 def test_servers_share_nothing():

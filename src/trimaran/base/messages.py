@@ -73,6 +73,15 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     retry_after: float | None = None
 
 
+class CachePages(msgspec.Struct, frozen=True, array_like=True):
+    """Pages of one cache group: of layers that read everything, or the last ``window`` tokens."""
+
+    window: int | None
+    total: int
+    free: int
+    cached: int  # free for taking, but still findable by prefix
+
+
 class Started(msgspec.Struct, frozen=True, tag=True):
     """The model is loaded and has produced a token."""
 
@@ -84,7 +93,7 @@ class Started(msgspec.Struct, frozen=True, tag=True):
     executor: str
     isa: str
     threads: int
-    pages: int
+    pages: list[CachePages]  # of each cache group
     page_size: int
     weight_bytes: int
     kv_bytes: int
@@ -102,9 +111,7 @@ class Beat(msgspec.Struct, frozen=True, tag=True):
     executor_seconds: float = 0.0  # of these, while the executor had one; the rest is what Python costs
     running: int = 0
     waiting: int = 0
-    pages_free: int = 0
-    pages_cached: int = 0  # free for taking, but still findable by prefix
-    pages_total: int = 0
+    pages: list[CachePages] = []  # of each cache group
 
 
 FromEngine = Started | Tokens | Failed | Beat

@@ -4,6 +4,7 @@ import asyncio
 import re
 import signal
 import sys
+from collections import defaultdict
 from collections.abc import Sequence
 from types import TracebackType
 
@@ -56,10 +57,15 @@ class Served:
         await self._reader
 
     async def metrics(self) -> dict[str, float]:
-        """Unlabelled values of ``/metrics``, by name."""
+        """Values of ``/metrics`` by name, added up over labels; no histograms' buckets."""
         text = (await self.client.get("/metrics")).raise_for_status().text
-        lines = [line.rsplit(" ", 1) for line in text.splitlines() if line and line[0] != "#" and "{" not in line]
-        return {name: float(value) for name, value in lines}
+        values: defaultdict[str, float] = defaultdict(float)
+        for line in text.splitlines():
+            name, _, value = line.rpartition(" ")
+            name = name.partition("{")[0]
+            if name and name[0] != "#" and not name.endswith("_bucket"):
+                values[name] += float(value)
+        return values
 
     @property
     def pid(self) -> int:

@@ -130,8 +130,8 @@ def _null_model(options: ServeOptions, path: Path) -> Any:
         tokenizer = open_tokenizer(checkpoint)
     finally:
         checkpoint.close()
-    context = {} if options.max_model_len is None else {"context": options.max_model_len}
-    return NullModel(vocab=tokenizer.vocab_size, eos_id=min(tokenizer.eos_ids, default=None), **context)
+    context = options.max_model_len or NullModel().context
+    return NullModel(vocab=tokenizer.vocab_size, eos_id=min(tokenizer.eos_ids, default=None), context=context)
 
 
 def _command() -> Callable[..., None]:

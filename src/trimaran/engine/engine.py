@@ -5,35 +5,33 @@ executor's other threads work on it, the caller sends what the step before said.
 tokens.
 """
 
-import secrets
 import time
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from trimaran.base.errors import NumericsError, RequestError, TrimaranError
+from trimaran.base.errors import NumericsError, TrimaranError
 from trimaran.base.failures import failure_of
-from trimaran.base.messages import Beat, Failed, FinishReason, FromEngine, Started, Submit, Token, Tokens
+from trimaran.base.formats import CacheGroup
+from trimaran.base.messages import (
+    Beat,
+    CachePages,
+    Failed,
+    FinishReason,
+    FromEngine,
+    Started,
+    Submit,
+    Token,
+    Tokens,
+)
 from trimaran.base.sampling import SamplingParams
-from trimaran.engine.pages import PagePool
+from trimaran.engine.cache import KVCache
+from trimaran.engine.limits import SchedulerLimits
 from trimaran.engine.plan import StepPlan
-from trimaran.engine.prefix import PrefixCache
+from trimaran.engine.request import Reception, Request
 from trimaran.engine.runner import Runner
 from trimaran.engine.sampling import Sampling
-from trimaran.engine.scheduler import Scheduler, SchedulerLimits
-from trimaran.engine.sequence import Sequence
+from trimaran.engine.scheduler import Scheduler
 from trimaran.kernels.step import Executor, StepOutputs
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A sequence with what decides its tokens and its end."""
-
-    sequence: Sequence
-    sampler: Any | None  # of ``Sampling``
-    stops: frozenset[int]
-    last: int  # tokens of prompt and output at which it ends for length
 
 
 @dataclass(slots=True)
@@ -57,14 +55,15 @@ class _Running:
 class Engine:
     """Runs requests in one thread: ``submit`` and ``cancel`` between steps, ``step`` for the messages they cause.
 
-    Sequences, pages and the page table change only while no step is running; ``submit`` touches none of them. Page
-    ``i`` of the pool is page ``i`` of the executor's memory. Sequences own page references from admission until they
-    leave the scheduler. A page is published by prefix only after the step that filled it has returned.
+    Sequences, pages and page tables change only while no step is running; ``submit`` touches none of them. Sequences
+    own page references from admission until they leave the scheduler. A page is published by prefix only after the step
+    that filled it has returned, and given back, where a window has passed it, only after the step that did so has.
     """
 
     def __init__(
         self,
         executor: Executor,
+        groups: tuple[CacheGroup, ...],
         limits: SchedulerLimits,
         *,
         info: Started,
@@ -74,31 +73,30 @@ class Engine:
         seed: int | None = None,
         overlap: bool = True,
     ) -> None:
-        """``identity`` names what cached pages mean (``prefix.py``); ``seed`` makes unseeded requests repeatable.
+        """``groups`` are those of the executor's program, ``identity`` names what cached pages mean (``prefix.py``).
 
-        ``overlap`` chooses between the two loops (``step``).
+        ``seed`` makes unseeded requests repeatable; ``overlap`` chooses between the two loops (``step``).
         """
         self.info = info
         self._executor = executor
-        self._pool = PagePool(executor.num_pages[0] - 1)
-        self._prefix = PrefixCache(self._pool, limits.page_size, identity, enabled=prefix_caching)
-        self._scheduler = Scheduler(limits, self._pool, self._prefix)
+        windows = [group.window for group in groups]
+        self._cache = KVCache(windows, executor.num_pages, limits, identity, prefix_caching=prefix_caching)
+        self._scheduler = Scheduler(limits, self._cache)
         self._runner = Runner(
             executor,
-            context=limits.context,
+            self._cache.tables,
             max_sequences=limits.max_num_seqs,
             max_rows=limits.max_num_batched_tokens,
         )
         self._overlap = overlap
         self._running: _Running | None = None
         self._since: float | None = None  # until when the time of steps is accounted for; None while idle
-        self._context = limits.context
-        self._eos_ids = eos_ids
-        self._keys = np.random.Generator(np.random.PCG64(secrets.randbits(128) if seed is None else seed))
         self._sampling = Sampling(executor, info.vocab)
+        self._reception = Reception(
+            self._sampling, vocab=info.vocab, context=limits.context, eos_ids=eos_ids, seed=seed
+        )
         self._requests: dict[str, Request] = {}
         self._outbox: list[FromEngine] = []
-        self._arrivals = 0
         self._counters = _Counters()
 
     @property
@@ -108,7 +106,7 @@ class Engine:
 
     def submit(self, message: Submit) -> None:
         """Queues a request; raises ``RequestError``, ``ContextLengthError`` or ``QueueFullError`` if it cannot."""
-        request = self._admit(message)
+        request = self._reception.take(message, self._requests)
         self._scheduler.add(request.sequence)
         self._requests[message.id] = request
 
@@ -156,7 +154,7 @@ class Engine:
         self._since = now
         self._commit(running.plan, outputs)
         if not self._requests:
-            assert self._pool.available == self._pool.total, "pages were lost"
+            assert self._cache.unused, "pages were lost"
 
     def stats(self) -> Beat:
         """Counters since the start and gauges of now."""
@@ -171,9 +169,10 @@ class Engine:
             executor_seconds=c.executor_seconds,
             running=self._scheduler.running,
             waiting=self._scheduler.waiting,
-            pages_free=self._pool.free,
-            pages_cached=self._pool.cached,
-            pages_total=self._pool.total,
+            pages=[
+                CachePages(group.window, group.pool.total, group.pool.free, group.pool.cached)
+                for group in self._cache.groups
+            ],
         )
 
     def warm_up(self) -> None:
@@ -191,31 +190,6 @@ class Engine:
         """Frees the executor's memory and threads; idempotent."""
         self._running = None  # the executor ends it by itself, and nobody waits for its tokens
         self._executor.close()
-
-    def _admit(self, message: Submit) -> Request:
-        sampling, vocab = message.sampling, self.info.vocab
-        if message.id in self._requests:
-            raise RequestError(f"a request called {message.id!r} is running already", param="id")
-        if sampling.n != 1:
-            raise RequestError("the engine takes one answer a request; submit n requests", param="n")
-        if not message.prompt:
-            raise RequestError("the prompt is empty", param="prompt")
-        if min(message.prompt) < 0 or max(message.prompt) >= vocab:
-            raise RequestError(f"the prompt has token ids outside 0 to {vocab - 1}", param="prompt")
-        stops = frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else self._eos_ids)
-        key = int(self._keys.integers(2**64, dtype=np.uint64)) if sampling.seed is None else sampling.seed
-        sampler = self._sampling.sampler(sampling, prompt=message.prompt, stops=stops, key=key)
-        sequence = Sequence(
-            message.id,
-            message.prompt,
-            sampling,
-            arrival=self._arrivals,
-            priority=message.priority,
-            salt=message.salt,
-        )
-        self._arrivals += 1
-        asked = self._context if sampling.max_tokens is None else len(message.prompt) + sampling.max_tokens
-        return Request(sequence, sampler, stops, last=min(asked, self._context))
 
     def _start(self) -> None:
         """Plans a step and gives it to the executor, if there is anything to do."""
@@ -235,7 +209,7 @@ class Engine:
 
     def _commit(self, plan: StepPlan, outputs: StepOutputs) -> None:
         """With ``schedule`` and ``Runner.start``, all that each sequence of each step costs in Python."""
-        requests, outbox, page_size = self._requests, self._outbox, self.info.page_size
+        requests, outbox = self._requests, self._outbox
         tokens = iter(self._sampling.tokens(outputs, self._asked(plan, outputs)))
         for chunk in plan.chunks:
             sequence = chunk.sequence
@@ -247,8 +221,8 @@ class Engine:
                     self._fail(request, NumericsError("the model's logits for this request are not finite"))
                     continue
             sequence.advance(chunk.rows)
-            if sequence.computed - sequence.sealed >= page_size:
-                self._prefix.publish(sequence)
+            if sequence.computed >= sequence.due:
+                self._cache.settle(sequence)
             if token is not None:
                 outbox.append(self._accept(request, token))
 
@@ -281,7 +255,7 @@ class Engine:
         return Tokens(sequence.id, tokens, finish=finish, stopped_by=stopped_by, cached=sequence.cached or 0)
 
     def _fail(self, request: Request, error: TrimaranError) -> None:
-        self._prefix.forget(request.sequence)
+        self._cache.prefix.forget(request.sequence)
         self._drop(request)
         self._outbox.append(failure_of(request.sequence.id, error))
 

@@ -6,11 +6,12 @@ from pathlib import Path
 
 from trimaran.base.errors import ConfigError
 from trimaran.base.formats import KVFormat
-from trimaran.base.messages import Started
+from trimaran.base.messages import CachePages, Started
 from trimaran.engine.config import EngineConfig
 from trimaran.engine.engine import Engine
-from trimaran.engine.scheduler import SchedulerLimits
-from trimaran.engine.sizing import Sizes, available_memory, kv_format_beside, resolve_sizes
+from trimaran.engine.limits import SchedulerLimits
+from trimaran.engine.memory import available_memory
+from trimaran.engine.sizing import Sizes, kv_format_beside, resolve_sizes
 from trimaran.kernels.null import NullExecutor
 from trimaran.kernels.open import EXECUTORS, open_executor
 from trimaran.kernels.program import Program
@@ -19,7 +20,7 @@ from trimaran.kernels.weights import Weight
 
 
 def load_engine(config: EngineConfig) -> Engine:
-    """Reads the model, sizes the page pool, and produces one token.
+    """Reads the model, sizes the pools of pages, and produces one token.
 
     Raises ``ConfigError``, ``CheckpointError`` or ``UnsupportedError``; then nothing is left open.
     """
@@ -31,7 +32,7 @@ def load_engine(config: EngineConfig) -> Engine:
 def _load_null(config: EngineConfig) -> Engine:
     program = config.null.program()
     kv_format = config.kv_format or KVFormat.BF16
-    sizes = resolve_sizes(config, program.groups[0], kv_format, program.context, available_memory())
+    sizes = resolve_sizes(config, program.groups, kv_format, program.context, available_memory())
     executor = NullExecutor(program, {}, _options(config, sizes), config.null)
     eos_ids = frozenset() if config.null.eos_id is None else frozenset({config.null.eos_id})
     return _start(config, sizes, executor, program, eos_ids, name="null", digest="null", weight_format="none")
@@ -48,7 +49,7 @@ def _load_model(config: EngineConfig) -> Engine:
         program = build_program(model)
         weights = load_weights(checkpoint, model, program, config.weight_format)
         kv_format = config.kv_format or kv_format_beside(weights, config.activations)
-        sizes = resolve_sizes(config, program.groups[0], kv_format, program.context, available_memory())
+        sizes = resolve_sizes(config, program.groups, kv_format, program.context, available_memory())
         program = replace(program, context=sizes.context)
         executor = open_executor(config.executor, program, weights, _options(config, sizes))
         weight_format = _describe(weights)
@@ -96,7 +97,10 @@ def _start(
         executor=executor.name,
         isa=executor.isa,
         threads=executor.threads,
-        pages=sizes.num_pages - 1,
+        pages=[
+            CachePages(group.window, pages - 1, free=pages - 1, cached=0)
+            for group, pages in zip(program.groups, sizes.num_pages, strict=True)
+        ],
         page_size=config.page_size,
         weight_bytes=executor.weight_bytes,
         kv_bytes=executor.kv_bytes,
@@ -119,6 +123,7 @@ def _start(
     )
     engine = Engine(
         executor,
+        program.groups,
         limits,
         info=info,
         eos_ids=eos_ids,

@@ -1,4 +1,4 @@
-"""The pool of KV pages: who holds which page, which may be found by prefix, which are free.
+"""The pool of a cache group's pages: who holds which page, which may be found by prefix, which are free.
 
 A page is EMPTY (free), WRITING (one sequence holds it and fills it) or SEALED (full and immutable: any number of
 sequences may hold it, and it can be found by its prefix key). A sealed page that nobody holds stays findable until its
@@ -7,7 +7,9 @@ memory is needed; such pages are taken oldest first.
 
 from array import array
 from collections import OrderedDict
+from collections.abc import Iterator
 from enum import Enum
+from itertools import count
 from typing import NamedTuple
 
 NULL_PAGE = 0  # never handed out: what a masked row reads and writes
@@ -29,11 +31,12 @@ class PageRef(NamedTuple):
 class PagePool:
     """``pages`` physical pages, numbered from 1; all bookkeeping is O(1) a page.
 
-    Each allocation gives a page a new tag, drawn from one counter for the whole pool, and each free takes it away (0):
-    no two live pages share one. A live page also names its owner: the sequence while WRITING, the key once SEALED.
+    Each allocation gives a page a new tag, and each free takes it away (0). ``tags`` is the counter that all pools of
+    an engine draw them from: no two live pages share one. A live page also names its owner: the sequence while WRITING,
+    the key once SEALED.
     """
 
-    def __init__(self, pages: int) -> None:
+    def __init__(self, pages: int, tags: Iterator[int] | None = None) -> None:
         self.total = pages
         self.tags = array("q", bytes(8 * (pages + 1)))
         self.owners: list[str | bytes | None] = [None] * (pages + 1)
@@ -42,7 +45,7 @@ class PagePool:
         self._free = list(range(pages, 0, -1))  # a stack: the page freed last is warm in the processor's caches
         self._unheld: OrderedDict[int, None] = OrderedDict()  # sealed and findable, held by nobody, oldest first
         self._by_key: dict[bytes, int] = {}
-        self._last_tag = 0
+        self._new_tags = count(1) if tags is None else tags
 
     @property
     def free(self) -> int:
@@ -70,24 +73,25 @@ class PagePool:
             oldest, _ = self._unheld.popitem(last=False)
             self._empty(oldest)
         page = self._free.pop()
-        self._last_tag += 1
-        self.tags[page] = self._last_tag
+        self.tags[page] = tag = next(self._new_tags)
         self.owners[page] = owner
         self._states[page] = PageState.WRITING
         self._references[page] = 1
-        return PageRef(page, self._last_tag)
+        return PageRef(page, tag)
 
     def seal(self, ref: PageRef, key: bytes, *, findable: bool = True) -> None:
         """Makes a full page immutable. Call it after the step that filled the page has succeeded.
 
         When two sequences computed the same prefix side by side, the first page is the findable one; the other serves
-        its holder and is freed after it.
+        its holder and is freed after it. One that nobody holds any more makes room for the new one.
         """
         assert self.tags[ref.page] == ref.tag, f"{ref} is not held"
         assert self._states[ref.page] is PageState.WRITING, "a page is sealed once"
         self._states[ref.page] = PageState.SEALED
         self.owners[ref.page] = key
         if findable:
+            if self._by_key.get(key) in self._unheld:
+                self.forget(key)
             self._by_key.setdefault(key, ref.page)
 
     def has(self, key: bytes) -> bool:
@@ -116,10 +120,12 @@ class PagePool:
         else:
             self._empty(page)
 
-    def forget(self, ref: PageRef) -> None:
-        """Makes a held page unfindable; its holders keep it, and the last one's release frees it."""
-        assert self.tags[ref.page] == ref.tag, f"{ref} is not held"
-        self._unpublish(ref.page)
+    def forget(self, key: bytes) -> None:
+        """Makes the page with this prefix key unfindable; if somebody holds it, the last one's release frees it."""
+        page = self._by_key.pop(key, None)
+        if page is not None and page in self._unheld:
+            del self._unheld[page]
+            self._empty(page)
 
     def check(self) -> None:
         """Asserts that no page was lost or is held twice over; for tests, it walks the whole pool."""

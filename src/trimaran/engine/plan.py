@@ -13,7 +13,6 @@ class Chunk(NamedTuple):
     slot: int  # row of the page table
     first: int
     rows: int
-    known_pages: int  # pages that the row holds already; those after it are new since the sequence's last chunk
     samples: bool  # the chunk reaches the sequence's last token, so its last row gives the next one
 
 

@@ -3,53 +3,57 @@
 The key of a page is SHA-256 over the key of the page before it and its own token ids. The chain starts at a digest of
 everything that decides what the page's bytes mean: the model's content, the formats of weights and pages, the page
 size, and the tenant's salt. A key therefore names one prefix under one model for one tenant, and cannot be forged by
-choosing tokens (a fast hash here is a security hole: vLLM issue 15297 and its successors).
+choosing tokens (a fast hash here is a security hole: vLLM issue 15297 and its successors). Each cache group has a page
+of its own under a key.
 """
 
 import hashlib
+from collections.abc import Sequence as Items
 
-from trimaran.engine.pages import PagePool, PageRef
+from trimaran.engine.group import HeldPages, PageGroup
 from trimaran.engine.sequence import Sequence
 
 
 class PrefixCache:
     """Finds the pages that a sequence need not compute, and publishes those that it has computed.
 
+    A prefix can be used if groups without a window have all its pages, and those with one the pages that the token
+    after it reads.
+
     It also knows which pages running sequences are about to compute, so that requests with the same beginning that
     arrive together (``n`` answers to one prompt) compute it once.
     """
 
-    def __init__(self, pool: PagePool, page_size: int, identity: bytes, *, enabled: bool = True) -> None:
+    def __init__(self, groups: Items[PageGroup], identity: bytes, *, enabled: bool = True) -> None:
         """``identity`` distinguishes models and formats: digest, weight format, page format, page size."""
-        self._pool = pool
-        self._page_size = page_size
+        self._groups = groups
+        self._whole = [group.pool for group in groups if group.window is None]
+        self._windowed = [group for group in groups if group.window is not None]
+        self._page_size = groups[0].page_size
         self._identity = hashlib.sha256(identity).digest()
         self._enabled = enabled
         self._coming: dict[bytes, Sequence] = {}
 
-    def take(self, sequence: Sequence) -> list[PageRef]:
-        """References on the leading pages of ``sequence`` that are sealed already; the caller owns them.
+    def take(self, sequence: Sequence) -> tuple[int, tuple[HeldPages, ...]]:
+        """How many leading pages of ``sequence`` need not be computed, as many as possible, and for each group the
+        references that the sequence needs then; the caller owns them.
 
         The last token is never covered: it must run to give logits. So a prompt that is entirely cached recomputes its
         last page, into a page of its own.
         """
-        taken: list[PageRef] = []
-        for index in range(self._useful_pages(sequence)):
-            ref = self._pool.find(self.key(sequence, index))
-            if ref is None:
-                break
-            taken.append(ref)
-        return taken
+        pages = self._usable(sequence)
+        keys = sequence.keys[:pages]
+        return pages, tuple(group.find(keys) for group in self._groups)
 
     def is_coming(self, sequence: Sequence) -> bool:
         """True when the next page that the sequence could take is being computed by one of no lower priority."""
-        if self._coming:
-            for index in range(self._useful_pages(sequence)):
-                key = self.key(sequence, index)
-                if not self._pool.has(key):
-                    writer = self._coming.get(key)
-                    return writer is not None and writer.priority <= sequence.priority
-        return False
+        if not self._coming:
+            return False
+        pages = self._usable(sequence)
+        if pages == self._most(sequence):
+            return False
+        writer = self._coming.get(self.key(sequence, pages))
+        return writer is not None and writer.priority <= sequence.priority
 
     def announce(self, sequence: Sequence) -> None:
         """Says that ``sequence`` has started and will compute its full pages from ``sealed`` on."""
@@ -69,15 +73,17 @@ class PrefixCache:
         while sequence.sealed + size <= sequence.computed:
             index = sequence.sealed // size
             key = self.key(sequence, index)
-            self._pool.seal(sequence.pages[index], key, findable=self._enabled)
+            for group, held in zip(self._groups, sequence.pages, strict=True):
+                group.pool.seal(held.refs[index - held.first], key, findable=self._enabled)
             sequence.sealed += size
             if self._coming.get(key) is sequence:
                 del self._coming[key]
 
     def forget(self, sequence: Sequence) -> None:
-        """Makes the sequence's pages unfindable, because what they hold turned out to be bad."""
-        for ref in sequence.pages:
-            self._pool.forget(ref)
+        """Makes the sequence's pages unfindable, given back or not, because what they hold turned out to be bad."""
+        for key in sequence.keys[: sequence.sealed // self._page_size]:
+            for group in self._groups:
+                group.pool.forget(key)
 
     def key(self, sequence: Sequence, index: int) -> bytes:
         """The key of the sequence's ``index``-th page, which must be full; kept on the sequence."""
@@ -88,5 +94,27 @@ class PrefixCache:
             keys.append(hashlib.sha256(parent + sequence.tokens[first : first + size].tobytes()).digest())
         return keys[index]
 
-    def _useful_pages(self, sequence: Sequence) -> int:
+    def _most(self, sequence: Sequence) -> int:
+        """Pages that the sequence could take if everything were cached."""
         return (sequence.total - 1) // self._page_size if self._enabled else 0
+
+    def _usable(self, sequence: Sequence) -> int:
+        """Pages of the longest prefix of the sequence that can be used."""
+        pages, most = 0, self._most(sequence)
+        while pages < most and self._all_have(self.key(sequence, pages)):
+            pages += 1
+        while (gap := self._gap(sequence, pages)) is not None:
+            pages = gap  # every prefix that is longer, and no longer than the one before, would read this page
+        return pages
+
+    def _all_have(self, key: bytes) -> bool:
+        """True when all groups that keep whole sequences have the page."""
+        return all(pool.has(key) for pool in self._whole)
+
+    def _gap(self, sequence: Sequence, pages: int) -> int | None:
+        """Index of a page that is missing in a window at the end of a prefix of ``pages`` pages."""
+        for group in self._windowed:
+            for index in range(pages - 1, group.first(pages * self._page_size) - 1, -1):
+                if not group.pool.has(sequence.keys[index]):
+                    return index
+        return None

@@ -4,7 +4,7 @@ from array import array
 
 import numpy as np
 
-from trimaran.engine.plan import Chunk, StepPlan
+from trimaran.engine.plan import StepPlan
 from trimaran.kernels.step import Executor, Int32, StepInputs, StepOutputs
 
 
@@ -17,12 +17,13 @@ class _Ints:
 
 
 class Runner:
-    """One persistent page-table row per running sequence, and buffers that each step fills afresh."""
+    """Persistent page tables, which the cache keeps, and buffers that each step fills afresh."""
 
-    def __init__(self, executor: Executor, *, context: int, max_sequences: int, max_rows: int) -> None:
+    def __init__(
+        self, executor: Executor, page_tables: tuple[Int32, ...], *, max_sequences: int, max_rows: int
+    ) -> None:
         self._executor = executor
-        pages = -(-context // executor.page_size)
-        self._page_table = np.zeros((max_sequences, pages), np.int32)
+        self._page_tables = page_tables
         self._tokens = _Ints(max_rows)
         self._starts = _Ints(max_sequences + 1)
         self._contexts = _Ints(max_sequences)
@@ -35,9 +36,7 @@ class Runner:
         contexts, slots = self._contexts.items, self._slots.items
         row = sampled = 0
         for i, chunk in enumerate(plan.chunks):
-            sequence, slot, first, rows, known_pages, samples = chunk
-            if known_pages < len(sequence.pages):
-                self._add_pages(chunk)
+            sequence, slot, first, rows, samples = chunk
             if rows == 1:
                 tokens[row] = sequence.tokens[first]
             else:
@@ -56,7 +55,7 @@ class Runner:
                 starts=self._starts.array[: n + 1],
                 contexts=self._contexts.array[:n],
                 slots=self._slots.array[:n],
-                page_tables=(self._page_table,),
+                page_tables=self._page_tables,
                 logits_rows=self._logits_rows.array[:sampled],
                 want_logits=want_logits,
             )
@@ -65,10 +64,3 @@ class Runner:
     def finish(self) -> StepOutputs:
         """The results of the step; row ``i`` belongs to the ``i``-th chunk that samples."""
         return self._executor.finish()
-
-    def _add_pages(self, chunk: Chunk) -> None:
-        row, known = self._page_table[chunk.slot], chunk.known_pages
-        pages = chunk.sequence.pages
-        if known == 0:
-            row[:] = 0  # the slot's last owner
-        row[known : len(pages)] = [ref.page for ref in pages[known:]]

@@ -1,49 +1,33 @@
-"""Decides what the next step runs. Pure policy: sequences and page numbers in, a ``StepPlan`` out, no tensors.
+"""Decides what the next step runs. Pure policy: sequences in, a ``StepPlan`` out; pages are the cache's business.
 
 Continuous batching: each step first gives every decoding sequence its one token, then spends what is left of the token
-budget on prompts, in chunks. Order is by priority, then arrival, everywhere. When pages run out, the running sequence
-that comes last in this order gives its pages back and waits; it is computed again later, mostly from the prefix cache.
+budget on prompts, in chunks. Order is by priority, then arrival, everywhere. When pages of any cache group run out, the
+running sequence that comes last in this order gives all its pages back and waits; it is computed again later, mostly
+from the prefix cache.
 
 Nobody starves: within a priority the sequence that came first is never preempted for a later one, it can always finish
-alone in the pool (others are refused at submit), and finishing makes the next one first.
+alone in the cache (others are refused at submit), and finishing makes the next one first.
 """
 
 from bisect import insort
-from dataclasses import dataclass
 from operator import attrgetter
 
 from trimaran.base.errors import ContextLengthError, QueueFullError
-from trimaran.engine.pages import PagePool, PageRef
+from trimaran.engine.cache import KVCache
+from trimaran.engine.limits import SchedulerLimits
 from trimaran.engine.plan import Chunk, StepPlan
-from trimaran.engine.prefix import PrefixCache
 from trimaran.engine.sequence import Sequence
 
 _rank = attrgetter("rank")
 RETRY_AFTER = 1.0  # seconds; what a refused client is told to wait
 
 
-@dataclass(frozen=True)
-class SchedulerLimits:
-    """What a step and the queue may hold. A step has at least one row for each running sequence."""
-
-    context: int  # tokens of one sequence, prompt and output
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    max_waiting: int
-    page_size: int
-
-    def __post_init__(self) -> None:
-        assert self.max_num_batched_tokens >= self.max_num_seqs > 0
-
-
 class Scheduler:
-    """Owns the waiting and running sequences, their slots and their pages."""
+    """Owns the waiting and running sequences and their slots, and says when they take and return pages."""
 
-    def __init__(self, limits: SchedulerLimits, pool: PagePool, prefix: PrefixCache) -> None:
-        assert pool.total * limits.page_size >= limits.context, "one full sequence must fit the pool"
+    def __init__(self, limits: SchedulerLimits, cache: KVCache) -> None:
         self._limits = limits
-        self._pool = pool
-        self._prefix = prefix
+        self._cache = cache
         self._waiting: list[Sequence] = []  # both lists are ordered by rank
         self._running: list[Sequence] = []
         self._slots = list(range(limits.max_num_seqs - 1, -1, -1))
@@ -84,16 +68,16 @@ class Scheduler:
         prefilling: list[Sequence] = []
         for sequence in self._running:
             (decoding if len(sequence.tokens) - sequence.computed == 1 else prefilling).append(sequence)
-        chunks, page_size = self._chunks, self._limits.page_size
+        chunks = self._chunks
         for sequence in decoding:
-            slot, first, known_pages = sequence.slot, sequence.computed, len(sequence.pages)
-            if slot is None or (first == known_pages * page_size and not self._extend(sequence)):
+            slot, first = sequence.slot, sequence.computed
+            if slot is None or (first == sequence.room and not self._extend(sequence, first + 1)):
                 continue  # it has given way
-            chunks[sequence] = Chunk(sequence, slot, first, 1, known_pages, True)
+            chunks[sequence] = Chunk(sequence, slot, first, 1, True)
             self._budget -= 1
         for sequence in prefilling:
             if sequence.slot is not None and self._budget:
-                self._plan(sequence, len(sequence.pages))
+                self._plan(sequence)
         if self._waiting:
             self._admit()
         return StepPlan(tuple(self._chunks.values()), self._limits.max_num_batched_tokens - self._budget)
@@ -113,22 +97,23 @@ class Scheduler:
                 param="max_tokens",
             )
 
-    def _plan(self, sequence: Sequence, known_pages: int) -> None:
-        assert sequence.slot is not None, "only running sequences are planned"
+    def _plan(self, sequence: Sequence) -> None:
         assert self._budget > 0, "the budget covers every running sequence"
-        rows = min(sequence.total - sequence.computed, self._budget)
-        samples = sequence.computed + rows == sequence.total
-        self._chunks[sequence] = Chunk(sequence, sequence.slot, sequence.computed, rows, known_pages, samples)
+        first = sequence.computed
+        rows = min(sequence.total - first, self._budget)
+        if first + rows > sequence.room and not self._extend(sequence, first + rows):
+            return
+        assert sequence.slot is not None, "only running sequences are planned"
+        self._chunks[sequence] = Chunk(sequence, sequence.slot, first, rows, first + rows == sequence.total)
         self._budget -= rows
 
-    def _extend(self, sequence: Sequence) -> bool:
-        """Gives the sequence a page more; False when it had to give way itself."""
-        while not self._pool.available:
+    def _extend(self, sequence: Sequence, tokens: int) -> bool:
+        """Gives the sequence pages for its first ``tokens`` tokens; False when it had to give way itself."""
+        while not self._cache.extend(sequence, tokens):
             last = self._running[-1]
             self._preempt(last)
             if last is sequence:
                 return False
-        sequence.pages.append(self._pool.allocate(sequence.id))
         return True
 
     def _admit(self) -> None:
@@ -139,7 +124,7 @@ class Scheduler:
         for sequence in self._waiting[: len(self._slots) or 1]:
             if not self._budget:
                 return
-            if self._prefix.is_coming(sequence):
+            if self._cache.prefix.is_coming(sequence):
                 continue
             while not self._place(sequence):
                 if not self._running or self._running[-1].priority <= sequence.priority:
@@ -147,27 +132,20 @@ class Scheduler:
                 self._preempt(self._running[-1])
             self._waiting.remove(sequence)
             insort(self._running, sequence, key=_rank)
-            self._prefix.announce(sequence)
-            self._plan(sequence, known_pages=0)
+            self._cache.prefix.announce(sequence)
+            self._plan(sequence)
 
     def _place(self, sequence: Sequence) -> bool:
-        """Gives a sequence a slot and pages for all its tokens, so that its prefill cannot run dry half way.
+        """Gives a sequence a slot and the pages that it needs at once.
 
         One page for each running sequence stays in reserve: an admission that the next page boundary would undo is
         worse than none.
         """
-        if not self._slots:
+        if not self._slots or not self._cache.place(sequence, self._slots[-1], reserve=len(self._running)):
             return False
-        found = self._prefix.take(sequence)
-        missing = -(-sequence.total // self._limits.page_size) - len(found)
-        if missing + len(self._running) > self._pool.available:
-            self._release(found)
-            return False
-        sequence.pages = found + [self._pool.allocate(sequence.id) for _ in range(missing)]
-        sequence.computed = sequence.sealed = len(found) * self._limits.page_size
+        self._slots.pop()
         if sequence.cached is None:
             sequence.cached = sequence.computed
-        sequence.slot = self._slots.pop()
         return True
 
     def _preempt(self, sequence: Sequence) -> None:
@@ -180,15 +158,6 @@ class Scheduler:
         assert sequence.slot is not None
         self._running.remove(sequence)
         self._slots.append(sequence.slot)
-        self._prefix.withdraw(sequence)
-        self._release(sequence.pages)
-        sequence.slot = None
-        sequence.pages = []
-        sequence.computed = sequence.sealed = 0
+        self._cache.release(sequence)
         if chunk := self._chunks.pop(sequence, None):
             self._budget += chunk.rows
-
-    def _release(self, pages: list[PageRef]) -> None:
-        # Last page first: what is evicted first must be the end of a prefix, the beginning is useful without it.
-        for ref in reversed(pages):
-            self._pool.release(ref)

@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Sequence as Items
 
 from trimaran.base.sampling import SamplingParams
-from trimaran.engine.pages import PageRef
+from trimaran.engine.group import HeldPages
 
 
 class Sequence:
@@ -15,19 +15,21 @@ class Sequence:
       exactly one behind while decoding.
     * ``sealed``: tokens in sealed pages, a multiple of the page size.
 
-    The sequence owns one reference on each of ``pages``; the scheduler takes and returns them. Preemption resets
-    ``computed`` and ``sealed`` to 0 and keeps the tokens.
+    The sequence owns the references in ``pages``; the cache takes and returns them. Preemption resets ``computed`` and
+    ``sealed`` to 0 and keeps the tokens.
     """
 
     __slots__ = (
         "arrival",
         "cached",
         "computed",
+        "due",
         "id",
         "keys",
         "pages",
         "priority",
         "prompt_length",
+        "room",
         "salt",
         "sampling",
         "sealed",
@@ -55,7 +57,9 @@ class Sequence:
         self.computed = 0
         self.sealed = 0
         self.cached: int | None = None  # prompt tokens that the prefix cache had, known from the first admission on
-        self.pages: list[PageRef] = []
+        self.pages: tuple[HeldPages, ...] = ()  # of each cache group, while running
+        self.room = 0  # tokens that fit the pages it has in every group
+        self.due = 0  # tokens computed from which on a page can be sealed or given back
         self.keys: list[bytes] = []  # prefix keys of full pages, computed when first needed
         self.slot: int | None = None  # row of the page table, while running
 
@@ -84,4 +88,5 @@ class Sequence:
 
     def __repr__(self) -> str:
         counters = f"sealed={self.sealed} computed={self.computed} total={self.total}"
-        return f"<Sequence {self.id} {counters} pages={len(self.pages)} slot={self.slot}>"
+        pages = ", ".join(f"{held.first}:{held.end}" for held in self.pages)
+        return f"<Sequence {self.id} {counters} pages=[{pages}] slot={self.slot}>"

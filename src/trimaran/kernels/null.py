@@ -1,8 +1,9 @@
 """An executor without a model: real pages, deterministic tokens, modelled step time.
 
-The next token is a hash of the whole history *as read back through the page table*. A page that was mixed up, shared by
-two writers, or published before it was written therefore changes the output, which is what the tests of schedulers,
-servers and pools look for. It computes nothing else, so that many workers fit on two cores.
+The next token is a hash of the whole history *as read back through the page tables*; of the last ``window`` tokens in
+a cache group with a window. A page that was mixed up, shared by two writers, published before it was written or given
+back while it was still to be read therefore changes the output, which is what the tests of schedulers, servers and
+pools look for. It computes nothing else, so that many workers fit on two cores.
 """
 
 import time
@@ -24,12 +25,14 @@ PEAK = 12.0  # the greedy token's logit; the others lie in [0, 10)
 class NullModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the null executor pretends to be.
 
-    A step takes ``step_seconds + rows * token_seconds``. With ``eos_id`` set, one answer in ``eos_one_in`` is that
+    ``windows``: one cache group for each, ``None`` being one without a window. A step takes
+    ``step_seconds + rows * token_seconds``. With ``eos_id`` set, one answer in ``eos_one_in`` is that
     token; otherwise every token of the vocabulary is as likely as any other.
     """
 
     vocab: int = 512
     context: int = 4096
+    windows: tuple[int | None, ...] = (None,)
     step_seconds: float = 0.0
     token_seconds: float = 0.0
     eos_id: int | None = None
@@ -41,7 +44,7 @@ class NullModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             family="null",
             ops=(),
             weights={},
-            groups=(CacheGroup((HeadsCache(layers=1, kv_heads=1, head_dim=1),)),),
+            groups=tuple(CacheGroup((HeadsCache(layers=1, kv_heads=1, head_dim=1),), w) for w in self.windows),
             vocab=self.vocab,
             hidden=1,
             context=self.context,
@@ -65,12 +68,13 @@ class NullExecutor(InOnePiece):
     ) -> None:
         assert not weights, "the null executor reads no weights"
         self.model = model or NullModel(vocab=program.vocab, context=program.context)
-        self.num_pages: tuple[int, ...] = (options.pages_of(0),)
+        self.num_pages = tuple(options.pages_of(number) for number in range(len(program.groups)))
         self.page_size = options.page_size
         self._options = options
-        self._pages = np.full((options.pages_of(0), options.page_size), -1, np.int32)
-        self._factors = _mix(np.arange(1, program.context + 1, dtype=np.uint64)) | np.uint64(1)
-        self.kv_bytes = self._pages.nbytes
+        self._windows = [group.window for group in program.groups]
+        self._pages = [np.full((pages, options.page_size), -1, np.int32) for pages in self.num_pages]
+        self._factors = [_factors(number, program.context) for number in range(len(program.groups))]
+        self.kv_bytes = sum(pages.nbytes for pages in self._pages)
 
     def run(self, step: StepInputs) -> StepOutputs:
         self._check(step)
@@ -87,21 +91,31 @@ class NullExecutor(InOnePiece):
     def close(self) -> None:
         """Nothing to free."""
 
-    def _slots(self, step: StepInputs, i: int, first: int, end: int) -> tuple[npt.NDArray[np.int64], ...]:
+    def _slots(self, step: StepInputs, group: int, i: int, first: int, end: int) -> tuple[npt.NDArray[np.int64], ...]:
         """Page and offset of sequence ``i``'s positions ``first:end``."""
         positions = np.arange(first, end)
-        pages = step.page_tables[0][step.slots[i], positions // self.page_size]
+        pages = step.page_tables[group][step.slots[i], positions // self.page_size]
         return pages, positions % self.page_size
 
     def _write(self, step: StepInputs, i: int) -> None:
         start, end, context = int(step.starts[i]), int(step.starts[i + 1]), int(step.contexts[i])
-        self._pages[self._slots(step, i, context, context + end - start)] = step.tokens[start:end]
+        for group, pages in enumerate(self._pages):
+            pages[self._slots(step, group, i, context, context + end - start)] = step.tokens[start:end]
 
     def _hash(self, step: StepInputs, i: int, row: int) -> int:
-        length = int(step.contexts[i]) + row - int(step.starts[i]) + 1
-        history = self._pages[self._slots(step, i, 0, length)].astype(np.uint64)
-        terms = (history + np.uint64(1)) * self._factors[:length]  # wraps, as hashes do
-        return int(_mix(terms.sum(dtype=np.uint64).reshape(1))[0])
+        end = int(step.contexts[i]) + row - int(step.starts[i]) + 1
+        terms = np.uint64(0)
+        for group, pages in enumerate(self._pages):
+            first = self._first(group, end - 1)
+            history = pages[self._slots(step, group, i, first, end)].astype(np.uint64)
+            with np.errstate(over="ignore"):  # wraps, as hashes do
+                terms += ((history + np.uint64(1)) * self._factors[group][first:end]).sum(dtype=np.uint64)
+        return int(_mix(terms.reshape(1))[0])
+
+    def _first(self, group: int, position: int) -> int:
+        """The first position that ``position`` sees."""
+        window = self._windows[group]
+        return 0 if window is None else max(0, position - window + 1)
 
     def _token(self, value: int) -> int:
         model = self.model
@@ -128,16 +142,26 @@ class NullExecutor(InOnePiece):
         assert (np.diff(step.starts) > 0).all(), "each sequence has rows"
         assert (np.diff(step.logits_rows) > 0).all(), "logits rows ascend"
         assert len(set(step.slots.tolist())) == len(step.slots), "two sequences in one row of the page table"
+        for group in range(len(self._pages)):
+            self._check_pages(step, group)
+
+    def _check_pages(self, step: StepInputs, group: int) -> None:
         written: set[int] = set()
         for i, slot in enumerate(step.slots):
             context = int(step.contexts[i])
             length = context + int(step.starts[i + 1] - step.starts[i])
-            row = step.page_tables[0][slot, : -(-length // self.page_size)]
+            first = self._first(group, context) // self.page_size
+            seen = step.page_tables[group][slot, first : -(-length // self.page_size)]
             assert length <= self.model.context
-            assert 0 < row.min() <= row.max() < self.num_pages[0], "a page that nobody was given"
-            mine = set(row[context // self.page_size :].tolist())
+            assert 0 < seen.min() <= seen.max() < self.num_pages[group], "a page that nobody was given"
+            mine = set(seen[context // self.page_size - first :].tolist())
             assert not mine & written, "two sequences of a step write to one page"
             written |= mine
+
+
+def _factors(group: int, context: int) -> UInt64:
+    """An odd number for each position, other ones in each cache group."""
+    return _mix(np.arange(1, context + 1, dtype=np.uint64) + np.uint64(group << 32)) | np.uint64(1)
 
 
 def _mix(x: UInt64) -> UInt64:

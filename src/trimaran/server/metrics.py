@@ -73,11 +73,16 @@ class Metrics:
         self._gauges = {
             "running": Gauge("trimaran_sequences_running", "Sequences that take part in steps", registry=registry),
             "waiting": Gauge("trimaran_sequences_waiting", "Sequences that wait for a place", registry=registry),
-            "pages_free": Gauge("trimaran_pages_free", "Cache pages that may be taken", registry=registry),
-            "pages_cached": Gauge(
-                "trimaran_pages_cached", "Cache pages that may be taken but still serve prefixes", registry=registry
+        }
+        self._pages = {
+            "free": Gauge("trimaran_pages_free", "Cache pages that may be taken", ["window"], registry=registry),
+            "cached": Gauge(
+                "trimaran_pages_cached",
+                "Cache pages that may be taken but still serve prefixes",
+                ["window"],
+                registry=registry,
             ),
-            "pages_total": Gauge("trimaran_pages", "Cache pages in all", registry=registry),
+            "total": Gauge("trimaran_pages", "Cache pages in all", ["window"], registry=registry),
         }
         self._last = Beat()
 
@@ -97,6 +102,10 @@ class Metrics:
             counter.inc(max(0, getattr(beat, name) - getattr(self._last, name)))
         for name, gauge in self._gauges.items():
             gauge.set(getattr(beat, name))
+        for name, gauge in self._pages.items():
+            gauge.clear()  # two cache groups may have the same window
+            for pages in beat.pages:
+                gauge.labels(pages.window or "none").inc(getattr(pages, name))
         self._last = beat
 
     def text(self) -> bytes:

@@ -125,7 +125,17 @@ def _ready_line(model: Model, address: str, seconds: float, started: Started) ->
         f"ready in {seconds:.1f} s",
         f"{started.executor} executor, {started.isa}, {started.threads} thread" + ("s" if started.threads != 1 else ""),
         f"weights {started.weight_format}, {started.weight_bytes / 1e6:.0f} MB",
-        f"KV {started.kv_format}, {started.pages} pages of {started.page_size}",
+        f"KV {started.kv_format}, {_pages(started)}",
         f"context {started.context}",
     )
     return f"Trimaran {model.version} serves {model.names[0]} on {address}/v1 ({'; '.join(facts)})"
+
+
+def _pages(started: Started) -> str:
+    """Such as ``2048 pages of 16 and 4224 with a window of 512``."""
+    parts: list[str] = []
+    for pages in started.pages:
+        size = "" if parts else f" pages of {started.page_size}"
+        window = "" if pages.window is None else f" with a window of {pages.window}"
+        parts.append(f"{pages.total}{size}{window}")
+    return " and ".join(parts)

@@ -1,0 +1,87 @@
+"""A cache group as the engine sees it: its pool, its page table, and what moves between the two."""
+
+from collections.abc import Sequence as Items
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from trimaran.engine.limits import SchedulerLimits
+from trimaran.engine.pages import NULL_PAGE, PagePool, PageRef
+from trimaran.engine.window import first_page, most_pages, pages_of, passed_at
+from trimaran.kernels.step import Int32
+
+
+@dataclass(slots=True)
+class HeldPages:
+    """A sequence's pages in one group: references on pages number ``first`` to ``end - 1`` of the sequence."""
+
+    first: int = 0
+    refs: list[PageRef] = field(default_factory=list)
+
+    @property
+    def end(self) -> int:
+        return self.first + len(self.refs)
+
+
+class PageGroup:
+    """The pages of one cache group, and the table by which an executor finds them.
+
+    A row of the table says what the sequence in that slot holds, and nothing else: a page enters it when it is taken
+    and leaves it when it is given back, so that no step can read a page through an entry that has become stale. All
+    this happens between two steps.
+    """
+
+    def __init__(self, pool: PagePool, window: int | None, limits: SchedulerLimits) -> None:
+        self.pool = pool
+        self.window = window
+        self.page_size = limits.page_size
+        self.most = most_pages(limits.context, limits.max_num_batched_tokens, window, limits.page_size)
+        assert pool.total >= self.most, "one full sequence must fit the pool"
+        pages = pages_of(limits.context, limits.page_size)
+        self.table: Int32 = np.zeros((limits.max_num_seqs, pages), np.int32)
+
+    def first(self, position: int) -> int:
+        """Index of the first page that the token at ``position`` reads."""
+        return first_page(position, self.window, self.page_size)
+
+    def find(self, keys: Items[bytes]) -> HeldPages:
+        """References on those pages of a prefix that the token after it reads. ``keys`` are those of its pages, which
+        the caller knows to be there."""
+        found = HeldPages(self.first(len(keys) * self.page_size))
+        for key in keys[found.first :]:
+            ref = self.pool.find(key)
+            assert ref is not None, "the caller has looked"
+            found.refs.append(ref)
+        return found
+
+    def show(self, slot: int, held: HeldPages) -> None:
+        """Enters all of a sequence's pages into its row."""
+        self.table[slot, held.first : held.end] = [ref.page for ref in held.refs]
+
+    def extend(self, slot: int, held: HeldPages, end: int, owner: str) -> None:
+        """Takes pages up to index ``end``; the caller knows that so many are available."""
+        for index in range(held.end, end):
+            ref = self.pool.allocate(owner)
+            held.refs.append(ref)
+            self.table[slot, index] = ref.page
+
+    def give_back(self, slot: int, held: HeldPages, position: int) -> None:
+        """Gives back the pages that no token from ``position`` on reads. Sealed ones stay findable until taken."""
+        first = self.first(position)
+        if passed := held.refs[: first - held.first]:
+            self.table[slot, held.first : first] = NULL_PAGE
+            held.first = first
+            del held.refs[: len(passed)]
+            for ref in passed:
+                self.pool.release(ref)
+
+    def due(self, held: HeldPages) -> int | None:
+        """The position at which the first page held may be given back; None: never."""
+        return None if self.window is None else passed_at(held.first, self.window, self.page_size)
+
+    def release(self, slot: int, held: HeldPages) -> None:
+        """Gives all pages back and clears the row."""
+        self.table[slot, held.first : held.end] = NULL_PAGE
+        # Last page first: what is evicted first must be the end of a prefix, the beginning is useful without it.
+        for ref in reversed(held.refs):
+            self.pool.release(ref)

@@ -1,0 +1,91 @@
+import pytest
+
+from trimaran.engine.cache import KVCache
+from trimaran.engine.pages import PageState
+
+from .caching import PAGE, compute, make_cache, make_limits, sequence
+
+
+def rows(cache: KVCache, slot: int) -> list[list[int]]:
+    return [table[slot].tolist() for table in cache.tables]
+
+
+@pytest.fixture
+def cache() -> KVCache:
+    """Two groups; three pages hold what a step of 8 tokens and the window of 20 before it need."""
+    return make_cache((None, 20), (9, 3), make_limits(context=128, rows=8))
+
+
+def test_a_sequence_takes_whole_pages_and_no_more_than_a_step_needs_of_a_window(cache):
+    first = sequence(list(range(100)))
+    assert cache.place(first, 1, reserve=0)
+    assert rows(cache, 1) == [[1, 2, 3, 4, 5, 6, 7, 0], [1, 2, 3, 0, 0, 0, 0, 0]]
+    assert (first.slot, first.computed, first.room) == (1, 0, 3 * PAGE)
+    assert rows(cache, 0) == [[0] * 8] * 2
+
+
+def test_pages_that_left_the_window_are_given_back_with_the_step_that_passed_them(cache):
+    first = sequence(list(range(100)))
+    compute(cache, first, tokens=34, slot=0, rows=8)
+    assert rows(cache, 0)[1] == [1, 2, 3, 0, 0, 0, 0, 0]
+    first.advance(1)  # token 35 sees 16 and later
+    assert first.computed >= first.due
+    cache.settle(first)
+    assert rows(cache, 0)[1] == [0, 2, 3, 0, 0, 0, 0, 0], "its place in the table is cleared"
+    pool = cache.groups[1].pool
+    assert (pool.free, pool.cached, pool.state(1)) == (0, 1, PageState.SEALED), "and it can still be found"
+    first.advance(8)
+    cache.settle(first)
+    assert first.room == 48
+    assert cache.extend(first, 51)
+    assert rows(cache, 0)[1] == [0, 2, 3, 1, 0, 0, 0, 0], "until its memory is needed"
+    assert pool.cached == 0
+    cache.check()
+
+
+def test_nothing_is_taken_where_one_group_has_too_little(cache):
+    first, second = sequence(list(range(100))), sequence([7] * 30)
+    assert cache.place(first, 0, reserve=0)
+    before = rows(cache, 0)
+    assert not cache.place(second, 1, reserve=0), "three pages are all there is"
+    assert (second.slot, second.pages, second.room) == (None, (), 0)
+    assert not cache.extend(first, 8 * PAGE), "the window has no page left"
+    assert rows(cache, 0) == before
+    assert rows(cache, 1) == [[0] * 8] * 2
+    assert [group.pool.available for group in cache.groups] == [2, 0]
+
+
+def test_an_admission_leaves_a_reserve_in_every_group():
+    cache = make_cache((None, 20), (9, 4), make_limits(context=128, rows=8))
+    assert not cache.place(sequence([1] * 40), 0, reserve=2)
+    assert cache.unused
+    assert cache.place(sequence([1] * 40), 0, reserve=1)
+
+
+def test_a_row_is_cleared_for_the_next_owner(cache):
+    first = sequence(list(range(100)))
+    compute(cache, first, rows=8)
+    cache.release(first)
+    assert rows(cache, 0) == [[0] * 8] * 2
+    assert (first.slot, first.pages, first.computed, first.sealed) == (None, (), 0, 0)
+    assert cache.unused
+    cache.check()
+
+
+def test_a_continued_sequence_starts_at_the_window_before_it(cache):
+    first = sequence(list(range(90)))
+    compute(cache, first, rows=8)
+    cache.release(first)
+    again = sequence(list(range(90)), name="again")
+    assert cache.place(again, 2, reserve=0)
+    assert (again.computed, again.sealed, again.room) == (80, 80, 96)
+    assert [held.first for held in again.pages] == [0, 3], "token 80 sees 61 and later"
+    assert rows(cache, 2)[1][:3] == [0, 0, 0]
+    assert all(rows(cache, 2)[1][3:6])
+
+
+def test_tags_differ_between_groups(cache):
+    first = sequence(list(range(100)))
+    assert cache.place(first, 0, reserve=0)
+    tags = [ref.tag for held in first.pages for ref in held.refs]
+    assert len(set(tags)) == len(tags) == 10
