@@ -18,6 +18,7 @@ from mistral_common.protocol.instruct.converters import convert_openai_messages,
 from mistral_common.protocol.instruct.request import ChatCompletionRequest
 from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
 from tests.text import template_families
+from tests.text.kimi_schemas import CASES
 from tests.text.template_families import FAMILIES, TEMPLATES, Case, Family
 from tests.text.template_vocabulary import expected_ids, tokenizer_of
 from transformers.utils.chat_template_utils import render_jinja_template
@@ -49,6 +50,7 @@ CODE = {"deepseek-v3.2": (SGLANG, "MIT")} | {
 
 
 def main(downloads: Path) -> None:
+    write_kimi_tools(downloads)
     failed = False
     for name, family in FAMILIES.items():
         source, licence = (JINJA | CODE)[name]
@@ -178,15 +180,34 @@ def read_template(source: str, downloads: Path) -> str:
         return str(json.load(member)["chat_template"])
 
 
+def write_kimi_tools(downloads: Path) -> None:
+    """Declarations by Moonshot's own code, which gives JSON instead where it fails: ``None`` here."""
+    source = "tinker_cookbook/renderers/kimi_k2_5_tool_declaration_ts.py"
+    module = module_in(only(downloads, "tinker_cookbook-0.6.1-*.whl"), source)
+    rendered: dict[str, str | None] = {}
+    for name, tools in CASES.items():
+        try:
+            rendered[name] = module.encode_tools_to_typescript_style(tools) or None
+        except ValueError:
+            rendered[name] = None
+    golden = {"source": f"PyPI tinker-cookbook 0.6.1, {source}", "licence": "Apache-2.0", "rendered": rendered}
+    (TEMPLATES / "kimi_tools.json").write_text(json.dumps(golden, ensure_ascii=False, indent=1) + "\n", "utf-8")
+
+
 def deepseek_encoder(downloads: Path) -> ModuleType:
-    with zipfile.ZipFile(only(downloads, "sglang-0.5.23-*.whl")) as wheel:
-        code = wheel.read("sglang/srt/entrypoints/openai/encoding_dsv32.py")
-    path = downloads / "encoding_dsv32.py"
-    path.write_bytes(code)
-    spec = importlib.util.spec_from_file_location("encoding_dsv32", path)
+    return module_in(only(downloads, "sglang-0.5.23-*.whl"), SGLANG.split()[-1])
+
+
+def module_in(wheel: Path, member: str) -> ModuleType:
+    """A module of a package that is not installed."""
+    path = wheel.parent / Path(member).name
+    with zipfile.ZipFile(wheel) as archive:
+        path.write_bytes(archive.read(member))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module  # dataclasses look themselves up
     spec.loader.exec_module(module)
     return module
 

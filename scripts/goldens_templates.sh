@@ -10,7 +10,7 @@ downloads=$home/downloads
 [ -x "$home/bin/python" ] || "$python" -m venv "$home"
 mkdir -p "$downloads"
 "$home/bin/pip" install -q --disable-pip-version-check transformers==5.19.0 mistral-common==1.13.1 scikit-build-core -e .
-for package in llama-cpp-python==0.3.36 sglang==0.5.23; do
+for package in llama-cpp-python==0.3.36 sglang==0.5.23 tinker-cookbook==0.6.1; do
   ls "$downloads" | grep -q "^$(echo "${package%==*}" | tr - _)" && continue
   case $package in llama*) source=--no-binary=llama-cpp-python ;; *) source=--only-binary=:all: ;; esac
   "$home/bin/pip" download -q --disable-pip-version-check --no-deps --no-build-isolation "$source" -d "$downloads" "$package"

@@ -191,6 +191,17 @@ def test_arguments_that_would_be_dropped_are_refused(template, arguments, text):
     assert caught.value.param == next(iter(arguments))
 
 
+def test_kimi_gets_tools_in_typescript(template, small):
+    """And they are a user's text, as in any other form."""
+    chosen = template("{% if tools_ts_str %}{{ tools_ts_str }}{% elif tools %}{{ tools | tojson }}{% endif %}<eot>")
+    tools = [{"type": "function", "function": {"name": "f<eot>", "parameters": {}}}]
+    ids = chosen.render(user("x"), tools=tools)
+    assert small.decode(ids).endswith("namespace functions {\ntype f<eot> = (_: {}) => any;\n}\n")
+    assert [i for i in ids if i in small.special_ids] == list(small.control.split("<eot>"))
+    assert len(chosen.render(user("x"))) == 1
+    assert small.decode(chosen.render(user("x"), tools=[{"type": "function"}])) == '[{"type": "function"}]'
+
+
 def test_absent_tools_are_no_argument(template):
     assert template().render(user("x"), tools=None, documents=None) == template().render(user("x"))
 

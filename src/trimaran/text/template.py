@@ -13,6 +13,7 @@ from trimaran.checkpoint.checkpoint import Checkpoint
 from trimaran.text.chat_messages import check_messages
 from trimaran.text.control import ControlToken, ControlTokens
 from trimaran.text.effort import effort_arguments
+from trimaran.text.kimi_tools import typescript
 from trimaran.text.renderer import Renderer
 from trimaran.text.sandbox import TemplateRefusedError
 from trimaran.text.template_code import TemplateCode
@@ -53,6 +54,8 @@ class ChatTemplate:
             typed = any(map(self._markup.may_begin_in, _strings(given)))
             roles = [{**message, "role": literal(message["role"])} for message in checked]
             variables = {**self._named, **given, "messages": roles, "add_generation_prompt": add_generation_prompt}
+            if "tools_ts_str" in renderer.reads and given["tools"]:
+                variables["tools_ts_str"] = typescript(given["tools"])
             text = renderer.run(variables)
         except Exception as error:  # the template is somebody's code and may raise anything
             own_words = isinstance(error, TemplateRefusedError)
@@ -101,7 +104,7 @@ def open_template(checkpoint: Checkpoint, tokenizer: Tokenizer) -> ChatTemplate:
     return ChatTemplate(find_renderers(checkpoint), tokenizer)
 
 
-_RESERVED = frozenset({"messages", "add_generation_prompt", "raise_exception", "strftime_now"})
+_RESERVED = frozenset({"messages", "add_generation_prompt", "raise_exception", "strftime_now", "tools_ts_str"})
 _BRACKETED = re.compile(r"<.*>|\[.*\]", re.DOTALL)
 
 
