@@ -61,19 +61,15 @@ class Layers:
             vocab=max(VOCAB, shape.n if shape.epilogue == "logits" else 0),
             max_rows=rows,
             max_sequences=rows,
-            num_pages=2,
             page_size=16,
             max_positions=16,
             int8_activations=True,
             kv_format="bf16",
-            kv_layers=1,
-            kv_heads=1,
-            head_dim=16,
             weight_bytes=self.copies * self.bytes + _native.matrix_bytes("fp32", VOCAB, shape.k, False, False),
         )
         x = core.add_buffer(shape.k, False)
         out = core.add_buffer(shape.n // 2 if paired else shape.n, False)
-        core.embed(x, core.add_matrix("fp32", VOCAB, shape.k, table.view(np.uint8), None, None, False, False))
+        core.embed(x, core.add_matrix("fp32", VOCAB, shape.k, table.view(np.uint8), None, None, False, False), 1.0)
         for i in range(self.copies):
             core.linear(
                 out=out,
@@ -96,7 +92,7 @@ class Layers:
             np.arange(rows + 1, dtype=np.int32),
             np.zeros(rows, np.int32),
             each,
-            np.zeros((rows, 1), np.int32),
+            (),
             each,
         )
 

@@ -86,6 +86,7 @@ Epilogue epilogue_named(const std::string& name) {
   if (name == "store") return Epilogue::kStore;
   if (name == "add") return Epilogue::kAdd;
   if (name == "swiglu") return Epilogue::kSwiglu;
+  if (name == "geglu") return Epilogue::kGeglu;
   if (name == "logits") return Epilogue::kLogits;
   throw std::invalid_argument("unknown epilogue '" + name + "'");
 }
@@ -195,6 +196,8 @@ NB_MODULE(_native, m) {
            nb::arg("first_stop"), nb::arg("stops"), nb::arg("bias_ids"), nb::arg("bias"), nb::arg("logprobs"),
            nb::arg("key"), nb::arg("prompt"));
 
+  nb::class_<HeadNormOp>(m, "HeadNorm", "RMS norm of queries or keys; weight -1: none.")
+      .def(nb::init<int, float, bool>(), nb::arg("weight"), nb::arg("eps"), nb::arg("whole"));
   nb::class_<Program>(m, "Program", "Buffers, packed weights and ops, built once and run once per step.")
       .def("__init__", &construct, nb::kw_only(), nb::arg("isa"), nb::arg("threads"), nb::arg("vocab"),
            nb::arg("max_rows"), nb::arg("max_sequences"), nb::arg("page_size"), nb::arg("max_positions"),
@@ -214,16 +217,17 @@ NB_MODULE(_native, m) {
           nb::arg("data").noconvert(), nb::arg("paired"))
       .def(
           "add_rope",
-          [](Program& p, const Array<float, 2>& cos, const Array<float, 2>& sin) {
-            return p.add_rope(cos.data(), sin.data(), int(cos.shape(0)), 2 * int(cos.shape(1)));
+          [](Program& p, const Array<float, 2>& cos, const Array<float, 2>& sin, const OptionalArray<float, 1>& q) {
+            return p.add_rope(cos.data(), sin.data(), q ? q->data() : nullptr, int(cos.shape(0)),
+                              2 * int(cos.shape(1)));
           },
-          nb::arg("cos").noconvert(), nb::arg("sin").noconvert())
+          nb::arg("cos").noconvert(), nb::arg("sin").noconvert(), nb::arg("query_scale").noconvert().none())
       .def("add_experts", &add_experts, nb::arg("format"), nb::arg("experts"), nb::arg("n"), nb::arg("k"),
            nb::arg("data").noconvert(), nb::arg("scale").noconvert().none(), nb::arg("minimum").noconvert().none(),
            nb::arg("paired"), "A matrix for each expert, n x k, one under the other.")
       .def(
-          "embed", [](Program& p, int out, int weight) { p.add_op(EmbedOp{out, weight}); }, nb::arg("out"),
-          nb::arg("weight"))
+          "embed", [](Program& p, int out, int weight, float scale) { p.add_op(EmbedOp{out, weight, scale}); },
+          nb::arg("out"), nb::arg("weight"), nb::arg("scale"))
       .def(
           "rms_norm", [](Program& p, int out, int x, int weight, float eps) { p.add_op(NormOp{out, x, weight, eps}); },
           nb::arg("out"), nb::arg("x"), nb::arg("weight"), nb::arg("eps"))
@@ -232,19 +236,23 @@ NB_MODULE(_native, m) {
            nb::arg("wide"), nb::arg("reuse"))
       .def(
           "attention",
-          [](Program& p, int out, int qkv, int cache, int layer, int heads, int rope, float scale) {
-            p.add_op(AttentionOp{out, qkv, cache, layer, heads, rope, scale});
+          [](Program& p, int out, int qkv, int cache, int layer, int heads, int rope, float scale,
+             const HeadNormOp& q_norm, const HeadNormOp& k_norm) {
+            p.add_op(AttentionOp{out, qkv, cache, layer, heads, rope, scale, q_norm, k_norm});
           },
           nb::kw_only(), nb::arg("out"), nb::arg("qkv"), nb::arg("cache"), nb::arg("layer"), nb::arg("heads"),
-          nb::arg("rope"), nb::arg("scale"))
+          nb::arg("rope"), nb::arg("scale"), nb::arg("q_norm"), nb::arg("k_norm"))
       .def("route", &add_route, nb::kw_only(), nb::arg("out"), nb::arg("logits"), nb::arg("bias"), nb::arg("experts"),
            nb::arg("top_k"), nb::arg("scoring"), nb::arg("groups"), nb::arg("top_groups"), nb::arg("normalise"),
            nb::arg("epsilon"), nb::arg("factor"))
       .def("experts", &add_experts_op, nb::kw_only(), nb::arg("out"), nb::arg("x"), nb::arg("routes"),
            nb::arg("gate_up"), nb::arg("down"), nb::arg("top_k"), nb::arg("norm"), nb::arg("eps"), nb::arg("residual"))
       .def(
-          "swiglu", [](Program& p, int out, int gate_up) { p.add_op(SwigluOp{out, gate_up}); }, nb::arg("out"),
-          nb::arg("gate_up"))
+          "glu",
+          [](Program& p, int out, int gate_up, const std::string& kind) {
+            p.add_op(GluOp{out, gate_up, epilogue_named(kind)});
+          },
+          nb::arg("out"), nb::arg("gate_up"), nb::arg("kind"))
       .def(
           "add", [](Program& p, int out, int a, int b) { p.add_op(AddOp{out, a, b}); }, nb::arg("out"), nb::arg("a"),
           nb::arg("b"))

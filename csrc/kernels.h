@@ -57,7 +57,7 @@ struct Prepare {  // optionally normalises, then quantises or copies
   size_t f32_stride;
 };
 
-enum class Epilogue { kStore, kAdd, kSwiglu, kLogits, kRouted };
+enum class Epilogue { kStore, kAdd, kSwiglu, kGeglu, kLogits, kRouted };
 
 struct Best {
   float value;
@@ -123,6 +123,13 @@ struct SequenceRows {
 
 struct AttentionUnit;
 
+// RMSNorm of queries or keys before their rotation.
+struct HeadNorm {
+  const float* weight;  // null: none
+  float eps;
+  const float* inverse_rms;  // [rows], of all heads together, each with weights of its own; null: heads by themselves
+};
+
 struct Attention {
   KvLayer kv;
   int group;  // whose pages kv lies in
@@ -131,9 +138,12 @@ struct Attention {
   float* out;
   size_t out_stride;
   int heads, kv_heads, head_dim;
+  int window;   // a row at position i sees those after i - window; 0: all
   float scale;  // of the scores, log2(e) included
+  HeadNorm q_norm, k_norm;
   int rope_dims;
-  const float *cos, *sin;  // [position][rope_dims / 2]
+  const float *cos, *sin;    // [position][rope_dims / 2]
+  const float* query_scale;  // [position]; null: 1
   const SequenceRows* sequences;
   const AttentionUnit* next;  // that this thread will probably work on next; null: none
   float* partials;            // (O, m, l) of single blocks, for rows whose blocks are shared among threads
@@ -145,11 +155,11 @@ struct Attention {
 struct AttentionUnit {
   int sequence, kv_head;
   int row, rows;
-  int block, blocks;  // range of blocks to process
-  int total_blocks;   // of the rows
-  int64_t partial;    // index of the first partial of these rows (block 0), or -1: finish here
-  int group;          // counter of the units that share the rows, with partial >= 0
-  bool store;         // also append the token's key and value first (single-token sequences)
+  int block, blocks;              // range of blocks to process
+  int first_block, total_blocks;  // of the rows
+  int64_t partial;                // index of the first partial of these rows (first_block), or -1: finish here
+  int group;                      // counter of the units that share the rows, with partial >= 0
+  bool store;                     // also append the token's key and value first (single-token sequences)
 };
 
 // Passes over one row of logits, for the choice of its token (ops/sampling.h); rows of any length.
@@ -177,10 +187,12 @@ struct Kernels {
   void (*begin_shortlist)(const Shortlist&);
   void (*scan)(const Shortlist&, int first_strip, int end_strip);
   void (*rescore)(const Shortlist&, int first_strip, int end_strip);
+  float (*inverse_rms)(const float* x, int width, float eps);
   void (*store_kv)(const Attention&, int row, int position, int kv_head, const int32_t* pages);
   void (*attend)(const Attention&, const AttentionUnit&);
   void (*merge)(const Attention&, const AttentionUnit&);
   void (*swiglu)(const float* gate_up, float* out, int width);
+  void (*geglu)(const float* gate_up, float* out, int width);
   void (*add)(const float* a, const float* b, float* out, int width);
   // The row's peak and that of every block of kMaximaBlock.
   RowPeak (*scan_row)(const float* x, int n, float* maxima);
@@ -201,6 +213,8 @@ constexpr int kReduceRows = 12;  // most of them that any instruction set works 
 constexpr size_t attention_scratch(int head_dim) {
   return size_t(2 * kUnitRows + kReduceRows + 1) * head_dim + size_t(kReduceRows) * (kBlockTokens + kBlockTokens / 4);
 }
+// The first position that a row at `position` sees.
+constexpr int first_seen(int position, int window) { return window && position >= window ? position - window + 1 : 0; }
 // Floats of one partial result.
 constexpr size_t partial_stride(int head_dim) { return size_t(head_dim) + 16; }
 

@@ -56,9 +56,10 @@ int Program::add_vector(const float* data, int n, bool paired) {
   return int(vectors_.size()) - 1;
 }
 
-int Program::add_rope(const float* cos, const float* sin, int positions, int dims) {
+int Program::add_rope(const float* cos, const float* sin, const float* query_scale, int positions, int dims) {
   const size_t count = size_t(positions) * (dims / 2);
-  ropes_.push_back({{cos, cos + count}, {sin, sin + count}, dims});
+  ropes_.push_back({{cos, cos + count}, {sin, sin + count}, {}, dims});
+  if (query_scale) ropes_.back().query_scale = {query_scale, query_scale + positions};
   return int(ropes_.size()) - 1;
 }
 
@@ -93,10 +94,17 @@ void Program::add_op(Op op) {
     a->plan = int(plans_.size());
     for (const Op& other : ops_) {  // layers of one shape share a plan
       const auto* b = std::get_if<AttentionOp>(&other);
-      if (b && b->heads == a->heads && same_shape(heads_[b->cache], heads_[a->cache])) a->plan = b->plan;
+      if (b && b->heads == a->heads && window_of(*b) == window_of(*a) &&
+          same_shape(heads_[b->cache], heads_[a->cache])) {
+        a->plan = b->plan;
+      }
     }
     if (a->plan == int(plans_.size())) {
-      plans_.emplace_back(a->heads, heads_[a->cache].kv_heads, heads_[a->cache].head_dim, team_.size());
+      const HeadsCache& cache = heads_[a->cache];
+      plans_.emplace_back(a->heads, cache.kv_heads, cache.head_dim, window_of(*a), team_.size());
+    }
+    for (auto [norm, inverse] : {std::pair(&a->q_norm, &q_inverse_), std::pair(&a->k_norm, &k_inverse_)}) {
+      if (norm->whole) inverse->resize(options_.limits.max_rows);
     }
   }
   ops_.push_back(op);
@@ -227,7 +235,11 @@ const std::vector<double>& Program::profile() {
 
 void Program::run_op(const EmbedOp& op, Team::Member& m) {
   share_rows(m, step_.rows(), [&](int first, int end) {
-    for (int r = first; r < end; r++) unpack_row(matrices_[op.weight], step_.tokens()[r], row_of(op.out, r));
+    for (int r = first; r < end; r++) {
+      float* row = row_of(op.out, r);
+      unpack_row(matrices_[op.weight], step_.tokens()[r], row);
+      if (op.scale != 1) std::transform(row, row + buffers_[op.out].width, row, [&](float x) { return x * op.scale; });
+    }
   });
 }
 
@@ -346,14 +358,33 @@ Attention Program::attention_for(const AttentionOp& op, const Team::Member& m) c
   a.kv.base = group.pages.data() + cache.offset + cache.layer_bytes * op.layer;
   a.qkv = qkv.data, a.qkv_stride = qkv.stride, a.out = out.data, a.out_stride = out.stride;
   a.heads = op.heads, a.kv_heads = cache.kv_heads, a.head_dim = cache.head_dim;
+  a.window = window_of(op);
   a.scale = op.scale * 1.44269504f;  // log2(e): weights are powers of two
+  const auto norm = [&](const HeadNormOp& n, const std::vector<float>& inverse) {
+    return HeadNorm{n.weight < 0 ? nullptr : vectors_[n.weight], n.eps, n.whole ? inverse.data() : nullptr};
+  };
+  a.q_norm = norm(op.q_norm, q_inverse_), a.k_norm = norm(op.k_norm, k_inverse_);
   a.rope_dims = rope.dims, a.cos = rope.cos.data(), a.sin = rope.sin.data();
+  a.query_scale = rope.query_scale.empty() ? nullptr : rope.query_scale.data();
   a.sequences = step_.sequences().data();
   a.scratch = workers_[m.id].attention;
   return a;
 }
 
+void Program::find_inverse_rms(const AttentionOp& op, Team::Member& m) {
+  const HeadsCache& cache = heads_[op.cache];
+  share_rows(m, step_.rows(), [&](int first, int end) {
+    const int q_width = op.heads * cache.head_dim, k_width = cache.kv_heads * cache.head_dim;
+    for (int r = first; r < end; r++) {
+      const float* q = row_of(op.qkv, r);
+      if (op.q_norm.whole) q_inverse_[r] = kernels_.inverse_rms(q, q_width, op.q_norm.eps);
+      if (op.k_norm.whole) k_inverse_[r] = kernels_.inverse_rms(q + q_width, k_width, op.k_norm.eps);
+    }
+  });
+}
+
 void Program::run_op(const AttentionOp& op, Team::Member& m) {
+  if (op.q_norm.whole || op.k_norm.whole) find_inverse_rms(op, m);
   AttentionPlan& plan = plans_[op.plan];
   Attention a = attention_for(op, m);
   a.partials = plan.partials();
@@ -373,9 +404,10 @@ void Program::run_op(const AttentionOp& op, Team::Member& m) {
   });
 }
 
-void Program::run_op(const SwigluOp& op, Team::Member& m) {
+void Program::run_op(const GluOp& op, Team::Member& m) {
+  const auto glu = op.activation == Epilogue::kSwiglu ? kernels_.swiglu : kernels_.geglu;
   share_rows(m, rows_of(op.out), [&](int first, int end) {
-    for (int r = first; r < end; r++) kernels_.swiglu(row_of(op.gate_up, r), row_of(op.out, r), buffers_[op.out].width);
+    for (int r = first; r < end; r++) glu(row_of(op.gate_up, r), row_of(op.out, r), buffers_[op.out].width);
   });
 }
 

@@ -30,6 +30,7 @@ struct ProgramOptions {
 // Ops name buffers, matrices, vectors and ropes by the ids that the add_ functions returned; -1 is none.
 struct EmbedOp {
   int out, weight;
+  float scale;
 };
 struct NormOp {
   int out, x, weight;
@@ -45,9 +46,15 @@ struct LinearOp {
   bool wide;   // int8 activations keep 15 bits
   bool reuse;  // the previous linear prepared the same rows
 };
+struct HeadNormOp {
+  int weight;
+  float eps;
+  bool whole;  // one mean over all heads
+};
 struct AttentionOp {
   int out, qkv, cache, layer, heads, rope;
   float scale;
+  HeadNormOp q_norm, k_norm;
   int plan = -1;
 };
 struct RouteOp {
@@ -61,8 +68,9 @@ struct ExpertsOp {
   float eps;
   int residual;
 };
-struct SwigluOp {
+struct GluOp {
   int out, gate_up;
+  Epilogue activation;  // kSwiglu or kGeglu
 };
 struct AddOp {
   int out, a, b;
@@ -73,8 +81,7 @@ struct TakeRowsOp {
 struct LogitsOp {
   int x;
 };
-using Op =
-    std::variant<EmbedOp, NormOp, LinearOp, AttentionOp, RouteOp, ExpertsOp, SwigluOp, AddOp, TakeRowsOp, LogitsOp>;
+using Op = std::variant<EmbedOp, NormOp, LinearOp, AttentionOp, RouteOp, ExpertsOp, GluOp, AddOp, TakeRowsOp, LogitsOp>;
 
 class Program {
  public:
@@ -88,8 +95,8 @@ class Program {
   int add_experts(const WeightView& view, int experts, bool paired);
   // A vector of n floats, zero-padded; `paired`: a bias in the strip order of a paired matrix.
   int add_vector(const float* data, int n, bool paired);
-  // Tables [positions][dims / 2].
-  int add_rope(const float* cos, const float* sin, int positions, int dims);
+  // Tables [positions][dims / 2]; query_scale [positions] or null: what queries are multiplied with afterwards.
+  int add_rope(const float* cos, const float* sin, const float* query_scale, int positions, int dims);
   // Caches of one group share pages; page 0 is the null page. `window`: see GroupLimits.
   int add_group(int num_pages, int window);
   // Keys and values of some layers, in a group's pages behind the caches that are there already.
@@ -143,7 +150,7 @@ class Program {
     size_t layer_bytes;  // of one page
   };
   struct Rope {
-    std::vector<float> cos, sin;
+    std::vector<float> cos, sin, query_scale;
     int dims;
   };
   struct alignas(128) Worker {  // what one thread needs for itself
@@ -183,6 +190,9 @@ class Program {
   Prepare prepare_for(const LinearOp& op, const Activations& to) const;
   void plan_experts();
   Attention attention_for(const AttentionOp& op, const Team::Member& m) const;
+  int window_of(const AttentionOp& op) const { return group_limits_[heads_[op.cache].group].window; }
+  // Finds what norms over all heads of a row divide by.
+  void find_inverse_rms(const AttentionOp& op, Team::Member& m);
 
   void run_op(const EmbedOp& op, Team::Member& m);
   void run_op(const NormOp& op, Team::Member& m);
@@ -190,7 +200,7 @@ class Program {
   void run_op(const AttentionOp& op, Team::Member& m);
   void run_op(const RouteOp& op, Team::Member& m);
   void run_op(const ExpertsOp& op, Team::Member& m);
-  void run_op(const SwigluOp& op, Team::Member& m);
+  void run_op(const GluOp& op, Team::Member& m);
   void run_op(const AddOp& op, Team::Member& m);
   void run_op(const TakeRowsOp& op, Team::Member& m);
   void run_op(const LogitsOp& op, Team::Member& m);
@@ -206,6 +216,7 @@ class Program {
   std::vector<Rope> ropes_;
   std::vector<Op> ops_;
   std::vector<AttentionPlan> plans_;
+  std::vector<float> q_inverse_, k_inverse_;  // by row, of the running attention
   std::vector<Worker> workers_;
   std::vector<ExpertWorker> expert_workers_;
   Arena weights_, scratch_, expert_scratch_;

@@ -40,7 +40,7 @@ void Step::load(const StepArrays& a, const StepLimits& limits, const std::vector
     for (size_t g = 0; g < groups.size(); g++) {
       const PageTable& table = a.page_tables[g];
       const int32_t* pages = table.pages + size_t(a.slots[i]) * table.columns;
-      const int seen = groups[g].window ? std::max(0, a.contexts[i] - groups[g].window + 1) : 0;
+      const int seen = first_seen(a.contexts[i], groups[g].window);
       for (int p = seen / limits.page_size; p < count; p++) check(pages[p], 0, groups[g].num_pages, "page", p);
       sequence.pages[g] = pages;
     }
@@ -56,8 +56,9 @@ void AttentionPlan::add_sequence(const SequenceRows& s, int index) {
   for (int head = 0; head < kv_heads_; head++) {
     for (int t = 0, row = 0; t < tiles; t++) {
       const int n = (rows - row + tiles - t - 1) / (tiles - t);
-      const int blocks = (s.context + (row + n - 1) / group_) / kBlockTokens + 1;
-      units_.push_back({index, head, row, n, 0, blocks, blocks, -1, -1, store});
+      const int first = first_seen(s.context + row / group_, window_) / kBlockTokens;
+      const int blocks = (s.context + (row + n - 1) / group_) / kBlockTokens + 1 - first;
+      units_.push_back({index, head, row, n, first, blocks, first, blocks, -1, -1, store});
       row += n;
     }
   }
@@ -82,8 +83,8 @@ void AttentionPlan::split_long_rows() {
     }
     const bool store = u.store;
     for (int p = 0; p < pieces; p++) {
-      u.block = int(int64_t(u.total_blocks) * p / pieces);
-      u.blocks = int(int64_t(u.total_blocks) * (p + 1) / pieces) - u.block;
+      u.block = u.first_block + int(int64_t(u.total_blocks) * p / pieces);
+      u.blocks = u.first_block + int(int64_t(u.total_blocks) * (p + 1) / pieces) - u.block;
       u.store = store && p == pieces - 1;  // the new token is in the last block
       units_.push_back(u);
     }

@@ -54,8 +54,8 @@ class Step {
 // Attention of one shape (all layers of a model share it), cut for the team anew in every step.
 class AttentionPlan {
  public:
-  AttentionPlan(int heads, int kv_heads, int head_dim, int threads)
-      : group_(heads / kv_heads), kv_heads_(kv_heads), head_dim_(head_dim), threads_(threads) {}
+  AttentionPlan(int heads, int kv_heads, int head_dim, int window, int threads)
+      : group_(heads / kv_heads), kv_heads_(kv_heads), head_dim_(head_dim), window_(window), threads_(threads) {}
 
   void cut(const Step& step);
 
@@ -78,7 +78,7 @@ class AttentionPlan {
   void add_sequence(const SequenceRows& s, int index);
   void split_long_rows();
 
-  int group_, kv_heads_, head_dim_, threads_;
+  int group_, kv_heads_, head_dim_, window_, threads_;
   std::vector<AttentionUnit> units_;
   std::vector<Store> stores_;
   std::vector<float> partials_;

@@ -41,17 +41,21 @@ struct RowOf {
   }
 };
 
-// Tokens that the last of a unit's rows sees.
-TRIMARAN_INLINE int last_seen(const Attention& a, const AttentionUnit& u) {
-  return a.sequences[u.sequence].context + RowOf(a, u, u.rows - 1).token + 1;
+// Position of a unit's row.
+TRIMARAN_INLINE int position_of(const Attention& a, const AttentionUnit& u, int r) {
+  return a.sequences[u.sequence].context + RowOf(a, u, r).token;
+}
+
+// The tiles of a unit's block that its rows see; returns the number of the last + 1.
+TRIMARAN_INLINE int find_tiles_of(const Attention& a, const AttentionUnit& u, int block, const uint8_t** tiles) {
+  return find_tiles(a.kv, a.sequences[u.sequence].pages[a.group], u.kv_head, block,
+                    first_seen(position_of(a, u, 0), a.window), position_of(a, u, u.rows - 1) + 1, tiles);
 }
 
 // The tiles of a unit's block, or of the unit after it when the block is its last; none when nothing follows.
 TRIMARAN_INLINE int find_next_tiles(const Attention& a, const AttentionUnit& u, int block, const uint8_t** tiles) {
   const AttentionUnit* unit = block < u.block + u.blocks ? &u : a.next;
-  if (!unit) return 0;
-  return find_tiles(a.kv, a.sequences[unit->sequence].pages[a.group], unit->kv_head, unit == &u ? block : unit->block,
-                    last_seen(a, *unit), tiles);
+  return unit ? find_tiles_of(a, *unit, unit == &u ? block : unit->block, tiles) : 0;
 }
 
 template <class Pages>
@@ -62,30 +66,38 @@ inline void attend_unit(const Attention& a, const AttentionUnit& u) {
   if (u.store) Pages::store_kv(a, seq.first_row, seq.context, u.kv_head, seq.pages[a.group], scratch.head);
 
   typename Pages::Terms terms[kUnitRows];
-  int seen[kUnitRows];  // tokens that a row sees, ascending
+  int begin[kUnitRows], end[kUnitRows];  // positions that a row sees, both ascending
   for (int r = 0; r < u.rows; r++) {
     const RowOf at(a, u, r);
-    seen[r] = seq.context + at.token + 1;
-    const float* q = a.qkv + (seq.first_row + at.token) * a.qkv_stride + size_t(at.head) * d;
-    rope(a, q, seq.context + at.token, scratch.head);
+    const int row = seq.first_row + at.token, position = seq.context + at.token;
+    begin[r] = first_seen(position, a.window), end[r] = position + 1;
+    turn_head(a, a.q_norm, a.qkv + row * a.qkv_stride + size_t(at.head) * d, row, at.head, position, scratch.head);
+    if (a.query_scale) {
+      const F16 scale = set1(a.query_scale[position]);
+      for (int i = 0; i < d; i += 16) store(scratch.head + i, mul(load(scratch.head + i), scale));
+    }
     terms[r] = Pages::take_query(a, scratch.head, scratch.queries, r);
   }
   float m[kUnitRows + 16], l[kUnitRows + 16] = {};  // as many more as a vector loads too many
   for (float& x : m) x = -__builtin_inff();
   if (u.partial < 0) std::memset(scratch.state, 0, size_t(u.rows) * d * sizeof(float));
 
-  int from = 0;  // the first row that sees the block
+  int from = 0, until = 0;  // the rows that see the block
   for (int b = u.block; b < u.block + u.blocks; b++) {
     const int first = b * kBlockTokens;
-    while (seen[from] <= first) from++;
+    while (end[from] <= first) from++;
+    while (until < u.rows && begin[until] < first + kBlockTokens) until++;
     Block block;
-    find_tiles(a.kv, seq.pages[a.group], u.kv_head, b, seen[u.rows - 1], block.tile);
+    find_tiles_of(a, u, b, block.tile);
     block.next_tiles = find_next_tiles(a, u, b + 1, block.next);
-    for_row_tiles<Pages::kRows>(u.rows - from, [&](int skipped, auto rows) TRIMARAN_BODY {
+    for_row_tiles<Pages::kRows>(until - from, [&](int skipped, auto rows) TRIMARAN_BODY {
       const int row = from + skipped;
-      int visible[rows];
-      for (int r = 0; r < rows; r++) visible[r] = smaller(kBlockTokens, seen[row + r] - first);
-      block.visible = visible;
+      int hidden[rows], visible[rows];
+      for (int r = 0; r < rows; r++) {
+        hidden[r] = bigger(0, begin[row + r] - first), visible[r] = smaller(kBlockTokens, end[row + r] - first);
+      }
+      block.hidden = hidden, block.visible = visible;
+      block.first_tile = hidden[0] / kTileTokens;
       block.tiles = (visible[rows - 1] + kTileTokens - 1) / kTileTokens;
       Reduced reduced{};
       reduced.o = scratch.block;
@@ -97,7 +109,7 @@ inline void attend_unit(const Attention& a, const AttentionUnit& u) {
         return;
       }
       for (int r = 0; r < rows; r++) {
-        float* p = a.partials + size_t(u.partial + int64_t(b) * u.rows + row + r) * partial_stride(d);
+        float* p = a.partials + size_t(u.partial + int64_t(b - u.first_block) * u.rows + row + r) * partial_stride(d);
         for (int i = 0; i < d; i += 16) store(p + i, load(reduced.o + r * d + i));
         p[d] = reduced.m[r], p[d + 1] = reduced.l[r];
       }
@@ -120,9 +132,9 @@ inline void merge_partials(const Attention& a, const AttentionUnit& u) {
     float m[16], l[16] = {}, mb[16] = {}, lb[16] = {};
     m[0] = -__builtin_inff();
     std::memset(state, 0, size_t(d) * sizeof(float));
-    const int blocks = (seq.context + at.token) / kBlockTokens + 1;  // that the row sees
-    for (int b = 0; b < blocks; b++) {
-      const float* p = a.partials + size_t(u.partial + int64_t(b) * u.rows + r) * partial_stride(d);
+    const int position = seq.context + at.token;
+    for (int b = first_seen(position, a.window) / kBlockTokens; b <= position / kBlockTokens; b++) {
+      const float* p = a.partials + size_t(u.partial + int64_t(b - u.first_block) * u.rows + r) * partial_stride(d);
       mb[0] = p[d], lb[0] = p[d + 1];
       merge_rows(1, m, l, state, mb, lb, d, [&](int) { return p; });
     }

@@ -8,7 +8,7 @@ struct FloatPages {
 
   static void store_kv(const Attention& a, int row, int position, int kv_head, const int32_t* pages, float* rotated) {
     const int d = a.head_dim, token = position % kTileTokens;
-    rope(a, key_of(a, row, kv_head), position, rotated);
+    turn_head(a, a.k_norm, key_of(a, row, kv_head), row, kv_head, position, rotated);
     T* key = reinterpret_cast<T*>(tile_at(a.kv, pages, kv_head, position / kTileTokens));
     for (int i = 0; i < d; i += 16) {
       T lanes[16];
@@ -31,11 +31,11 @@ struct FloatPages {
                      Reduced& out) {
     constexpr int kAtOnce = kAttentionSums / R >= 4 ? 4 : kAttentionSums / R >= 2 ? 2 : 1;
     const float* q = queries + first_row * d;
-    int t = 0;
+    int t = b.first_tile;
     for (; t + kAtOnce <= b.tiles; t += kAtOnce) score<R, kAtOnce>(b, t, q, d, scratch.scores);
     for (; t < b.tiles; t++) score<R, 1>(b, t, q, d, scratch.scores);
     for (int r = 0; r < R; r++) {
-      softmax(scratch.scores + r * kBlockTokens, b.tiles, b.visible[r], out.m[r], out.l[r]);
+      softmax(scratch.scores + r * kBlockTokens, b, r, out.m[r], out.l[r]);
     }
     int i = 0;
     for (; i + 16 * kAtOnce <= d; i += 16 * kAtOnce) weigh<R, kAtOnce>(b, scratch.scores, d, i, out.o);
@@ -69,19 +69,18 @@ struct FloatPages {
   }
 
   // One row's scores become weights 2^(s - m); returns the largest score and the sum. Invisible tokens get weight 0.
-  TRIMARAN_INLINE static void softmax(float* s, int tiles, int visible, float& largest, float& sum) {
+  TRIMARAN_INLINE static void softmax(float* s, const Block& b, int r, float& largest, float& sum) {
     const F16 never = set1(-__builtin_inff());
     F16 top = never;
-    for (int t = 0; t < tiles; t++) {
-      const int n = bigger(0, smaller(kTileTokens, visible - t * kTileTokens));
-      const F16 v = first_lanes(n, load(s + t * kTileTokens), never);
+    for (int t = b.first_tile; t < b.tiles; t++) {
+      const F16 v = visible_lanes(b, r, t, load(s + t * kTileTokens), never);
       store(s + t * kTileTokens, v);
       top = max(top, v);
     }
     largest = reduce_max(top);
     const F16 m = set1(largest);
     F16 total = zero();
-    for (int t = 0; t < tiles; t++) {
+    for (int t = b.first_tile; t < b.tiles; t++) {
       const F16 w = exp2(sub(load(s + t * kTileTokens), m));
       store(s + t * kTileTokens, w);
       total = add(total, w);
@@ -95,16 +94,17 @@ struct FloatPages {
     const int tokens = b.visible[R - 1];
     F16 sum[R * N];
     unroll<R * N>(TRIMARAN_UNROLL(j) { sum[j] = zero(); });
-    for (int first = 0; first < tokens; first += kTileTokens, weights += kTileTokens) {
+    for (int first = b.first_tile * kTileTokens; first < tokens; first += kTileTokens) {
       const T* v = reinterpret_cast<const T*>(b.tile[first / kTileTokens]) + d * kTileTokens + i;
-      const int n = smaller(kTileTokens, tokens - first), all = bigger(0, smaller(n, b.visible[0] - first));
+      const int n = smaller(kTileTokens, tokens - first);
+      const int all = b.hidden[R - 1] <= first ? smaller(n, b.visible[0] - first) : 0;
       for (int t = 0; t < n; t++, v += d) {
         F16 x[N];
         unroll<N>(TRIMARAN_UNROLL(j) { x[j] = load(v + j * 16); });
         unroll<R>(TRIMARAN_UNROLL(r) {
           // A value that a row must not see may be infinite: 0 * inf is NaN.
-          if (t < all || first + t < b.visible[r]) {
-            const F16 w = set1(weights[r * kBlockTokens + t]);
+          if (t < all || (first + t < b.visible[r] && first + t >= b.hidden[r])) {
+            const F16 w = set1(weights[r * kBlockTokens + first + t]);
             unroll<N>(TRIMARAN_UNROLL(j) { sum[r * N + j] = fma(w, x[j], sum[r * N + j]); });
           }
         });

@@ -19,7 +19,7 @@ struct Int8Pages {
     const int d = a.head_dim, token = position % kTileTokens;
     uint8_t* tile = tile_at(a.kv, pages, kv_head, position / kTileTokens);
     auto* q = reinterpret_cast<int8_t*>(rotated);  // integers take the place of the numbers that they come from
-    rope(a, key_of(a, row, kv_head), position, rotated);
+    turn_head(a, a.k_norm, key_of(a, row, kv_head), row, kv_head, position, rotated);
     hadamard(rotated, d);
     const Rounded key = round_head(rotated, d, q);
     for (int i = 0; i < d; i += 4) {
@@ -48,7 +48,7 @@ struct Int8Pages {
     constexpr int kAtOnce = kAttentionSums / R >= 4 ? 4 : kAttentionSums / R >= 2 ? 2 : 1;
     const auto* q = reinterpret_cast<const int8_t*>(queries) + first_row * d;
     terms += first_row;
-    int t = 0;
+    int t = b.first_tile;
     for (; t + kAtOnce <= b.tiles; t += kAtOnce) score<R, kAtOnce>(b, t, q, terms, d, scratch.scores);
     for (; t < b.tiles; t++) score<R, 1>(b, t, q, terms, d, scratch.scores);
     for (; t < b.next_tiles; t++) {  // a block after a shorter one
@@ -136,13 +136,15 @@ struct Int8Pages {
     for (int r = 0; r < R; r++) {
       float* s = scores + r * kBlockTokens;
       F16 top = never;
-      int t = 0;
-      for (; t < b.visible[r] / kTileTokens; t++) top = max(top, load(s + t * kTileTokens));
-      for (; t < b.tiles; t++) {
-        const F16 v = first_lanes(bigger(0, b.visible[r] - t * kTileTokens), load(s + t * kTileTokens), never);
+      int t = b.first_tile;
+      const auto mask = [&] TRIMARAN_BODY {
+        const F16 v = visible_lanes(b, r, t, load(s + t * kTileTokens), never);
         store(s + t * kTileTokens, v);
         top = max(top, v);
-      }
+      };
+      for (; t * kTileTokens < b.hidden[r]; t++) mask();
+      for (; t < b.visible[r] / kTileTokens; t++) top = max(top, load(s + t * kTileTokens));
+      for (; t < b.tiles; t++) mask();
       out.m[r] = reduce_max(top);
     }
     float most[R];
@@ -150,12 +152,13 @@ struct Int8Pages {
       float* s = scores + r * kBlockTokens;
       const F16 m = set1(out.m[r]);
       F16 total = zero(), top = zero();
-      for (int t = 0; t < b.tiles; t++) {
+      for (int t = b.first_tile; t < b.tiles; t++) {
         const F16 w = exp2_coarse(sub(load(s + t * kTileTokens), m));
         total = add(total, w);
         F16 scaled = mul(w, load(scales_of(b.tile[t], d) + kTileTokens));
-        const int seen = b.visible[r] - t * kTileTokens;
-        if (seen < kTileTokens) scaled = first_lanes(bigger(0, seen), scaled, zero());
+        if (t * kTileTokens < b.hidden[r] || b.visible[r] < (t + 1) * kTileTokens) {
+          scaled = visible_lanes(b, r, t, scaled, zero());
+        }
         store(s + t * kTileTokens, scaled);
         top = max(top, scaled);
       }
@@ -166,7 +169,7 @@ struct Int8Pages {
       const bool some = most[r] > kTiny;
       const F16 steps = set1(some ? 255.f / most[r] : 0.f);
       step[r] = some ? most[r] / 255.f : 0.f;
-      for (int t = 0; t < b.tiles; t++) {
+      for (int t = b.first_tile; t < b.tiles; t++) {
         const int at = r * kBlockTokens + t * kTileTokens;
         store_uint8(weights + at, to_int(mul(load(scores + at), steps)));
       }
@@ -181,7 +184,8 @@ struct Int8Pages {
       sum[j] = set1_int(0);
       keep_apart(sum[j]);
     });
-    for (int t = 0; t < b.tiles; t++) {
+    weights += b.first_tile * kTileTokens;
+    for (int t = b.first_tile; t < b.tiles; t++) {
       const uint8_t* v = b.tile[t] + d * kTileTokens + i * 4;
 #pragma GCC unroll 1
       for (int quad = 0; quad < 4; quad++, v += 4 * d, weights += 4) {

@@ -12,17 +12,19 @@ TRIMARAN_INLINE uint8_t* tile_at(const KvLayer& kv, const int32_t* pages, int kv
          size_t(tile % kv.tiles_per_page) * kv.tile_bytes;
 }
 
-// The tiles of a block that hold the first `tokens` tokens of a sequence; returns how many there are.
-TRIMARAN_INLINE int find_tiles(const KvLayer& kv, const int32_t* pages, int kv_head, int block, int tokens,
+// The tiles of a block that hold tokens `from` .. `end` of a sequence; returns the number of the last + 1. Those before
+// are not looked at: their places in `tiles` hold the first.
+TRIMARAN_INLINE int find_tiles(const KvLayer& kv, const int32_t* pages, int kv_head, int block, int from, int end,
                                const uint8_t** tiles) {
-  const int first = block * kBlockTiles;
-  const int count = smaller(kBlockTiles, (tokens + kTileTokens - 1) / kTileTokens - first);
+  const int skipped = bigger(0, from / kTileTokens - block * kBlockTiles), first = block * kBlockTiles + skipped;
+  const int count = smaller(kBlockTiles, (end + kTileTokens - 1) / kTileTokens - block * kBlockTiles);
   pages += first / kv.tiles_per_page;
   int in_page = first % kv.tiles_per_page;
-  for (int t = 0; t < count; t++) {
+  for (int t = skipped; t < count; t++) {
     tiles[t] = kv.base + size_t(*pages) * kv.page_bytes + kv_head * kv.head_bytes + in_page * kv.tile_bytes;
     if (++in_page == kv.tiles_per_page) in_page = 0, pages++;
   }
+  for (int t = 0; t < skipped; t++) tiles[t] = tiles[skipped];
   return count;
 }
 
@@ -54,11 +56,19 @@ struct Scratch {
 // One block of tokens, as some rows of a unit see it.
 struct Block {
   const uint8_t* tile[kBlockTiles];
-  int tiles;                         // that hold tokens which the last of the rows sees
+  int first_tile, tiles;             // range that holds the tokens which the rows see
   const uint8_t* next[kBlockTiles];  // what this thread will read after the block, to be fetched meanwhile
   int next_tiles;
-  const int* visible;  // [rows] tokens of the block that a row sees, at least 1, ascending
+  const int *hidden, *visible;  // [rows] a row sees the block's tokens hidden .. visible, at least 1; both ascend
 };
+
+// Lanes of tile t that row r sees, the others replaced.
+TRIMARAN_INLINE F16 visible_lanes(const Block& b, int r, int t, F16 x, F16 otherwise) {
+  const int first = t * kTileTokens;
+  x = first_lanes(bigger(0, smaller(kTileTokens, b.visible[r] - first)), x, otherwise);
+  if (b.hidden[r] > first) x = first_lanes(smaller(kTileTokens, b.hidden[r] - first), otherwise, x);
+  return x;
+}
 
 // What a block comes to for each row: largest score, sum of weights 2^(score - largest), weighted values.
 struct Reduced {

@@ -193,10 +193,10 @@ inline void finish(const Linear& op, int strip, int first_row, int rows, float* 
     F16 a = load(y), b = load(y + 16);
     if (bias) a = add(a, load(bias)), b = add(b, load(bias + 16));
     const size_t row = size_t(first_row + r);
-    float* out =
-        op.out ? op.out + row * op.out_stride + strip * (op.epilogue == Epilogue::kSwiglu ? 16 : kStrip) : nullptr;
-    if (op.epilogue == Epilogue::kSwiglu) {
-      store(out, mul(silu(a), b));
+    const bool gated = op.epilogue == Epilogue::kSwiglu || op.epilogue == Epilogue::kGeglu;
+    float* out = op.out ? op.out + row * op.out_stride + strip * (gated ? 16 : kStrip) : nullptr;
+    if (gated) {
+      store(out, mul(op.epilogue == Epilogue::kSwiglu ? silu(a) : gelu_tanh(a), b));
       continue;
     }
     if (op.epilogue == Epilogue::kRouted) {

@@ -72,4 +72,11 @@ TRIMARAN_INLINE F16 silu(F16 x) {
   return div(x, add(set1(1.f), e));
 }
 
+// x / 2 * (1 + tanh(u)) with u = sqrt(2 / pi) * (x + 0.044715 x^3), which is x / (1 + e^(-2 u)).
+TRIMARAN_INLINE F16 gelu_tanh(F16 x) {
+  const F16 cubic = fma(mul(mul(x, x), x), set1(0.044715f), x);
+  const F16 e = exp2(min(mul(cubic, set1(-2.30220818f)), set1(126.f)));
+  return div(x, add(set1(1.f), e));
+}
+
 }  // namespace trimaran::TRIMARAN_ISA

@@ -1,7 +1,7 @@
-// Rotations of one head of a query or key.
+// Norm and rotations of one head of a query or key.
 namespace trimaran::TRIMARAN_ISA {
 
-// Rotates the first rope_dims of x, pairs (i, i + rope_dims / 2); products and sums are rounded one by one.
+// Rotates the first rope_dims of x, pairs (i, i + rope_dims / 2); products and sums are rounded one by one. y may be x.
 TRIMARAN_INLINE void rope(const Attention& a, const float* x, int position, float* y) {
   const int half = a.rope_dims / 2;
   const float *c = a.cos + size_t(position) * half, *s = a.sin + size_t(position) * half;
@@ -12,10 +12,23 @@ TRIMARAN_INLINE void rope(const Attention& a, const float* x, int position, floa
     store(y + i + half, add(mul(v, cos), mul(u, sin)));
   }
   for (; i < half; i++) {
-    y[i] = x[i] * c[i] - x[i + half] * s[i];
-    y[i + half] = x[i + half] * c[i] + x[i] * s[i];
+    const float u = x[i], v = x[i + half];
+    y[i] = u * c[i] - v * s[i];
+    y[i + half] = v * c[i] + u * s[i];
   }
   for (i = a.rope_dims; i < a.head_dim; i++) y[i] = x[i];
+}
+
+// Norm and rotation of a row's query or key number `head`, x, into y.
+TRIMARAN_INLINE void turn_head(const Attention& a, const HeadNorm& norm, const float* x, int row, int head,
+                               int position, float* y) {
+  if (norm.weight) {
+    const float* w = norm.weight + (norm.inverse_rms ? head * a.head_dim : 0);
+    const F16 r = set1(norm.inverse_rms ? norm.inverse_rms[row] : inverse_rms(x, a.head_dim, norm.eps));
+    for (int i = 0; i < a.head_dim; i += 16) store(y + i, mul(mul(load(x + i), r), load(w + i)));
+    x = y;
+  }
+  rope(a, x, position, y);
 }
 
 // Lanes i and i + N become their sum and their difference.

@@ -1,7 +1,7 @@
-// Row-wise kernels: RMSNorm, quantisation of activations, SwiGLU, add.
+// Row-wise kernels: RMSNorm, quantisation of activations, gated units, add.
 namespace trimaran::TRIMARAN_ISA {
 
-TRIMARAN_INLINE float inverse_rms(const float* x, int width, float eps) {
+inline float inverse_rms(const float* x, int width, float eps) {
   F16 sum = zero();
   for (int i = 0; i < width; i += 16) {  // the padding of a row that once overflowed may hold NaN
     const F16 v = first_lanes(smaller(16, width - i), load(x + i), zero());
@@ -82,13 +82,14 @@ inline void prepare(const Prepare& p, int first, int end) {
   }
 }
 
-inline void swiglu(const float* gate_up, float* out, int width) {
+template <F16 (*Activation)(F16)>
+inline void glu_rows(const float* gate_up, float* out, int width) {
   int i = 0;
-  for (; i + 16 <= width; i += 16) store(out + i, mul(silu(load(gate_up + i)), load(gate_up + width + i)));
+  for (; i + 16 <= width; i += 16) store(out + i, mul(Activation(load(gate_up + i)), load(gate_up + width + i)));
   if (i < width) {
     float gate[16] = {}, up[16] = {}, result[16];
     for (int j = 0; i + j < width; j++) gate[j] = gate_up[i + j], up[j] = gate_up[width + i + j];
-    store(result, mul(silu(load(gate)), load(up)));
+    store(result, mul(Activation(load(gate)), load(up)));
     for (int j = 0; i + j < width; j++) out[i + j] = result[j];
   }
 }

@@ -20,7 +20,7 @@ from trimaran.base.formats import (
 )
 from trimaran.kernels.bounds import Bounds
 from trimaran.kernels.dequantise import dequantise
-from trimaran.kernels.native_lowering import FusedExperts, FusedLinear, Lowered, Slots, lower, plan_slots
+from trimaran.kernels.native_lowering import GATED, FusedExperts, FusedLinear, Lowered, Slots, lower, plan_slots
 from trimaran.kernels.native_profile import Profile
 from trimaran.kernels.program import (
     Add,
@@ -30,17 +30,19 @@ from trimaran.kernels.program import (
     Experts,
     Glu,
     HeadLinear,
+    HeadNorm,
     LatentAttention,
     Linear,
     Logits,
     Program,
+    QueryScale,
     RmsNorm,
     RopeSpec,
     Route,
     SelectTokens,
     TakeRows,
 )
-from trimaran.kernels.rope import rope_table
+from trimaran.kernels.rope import query_scales, rope_table
 from trimaran.kernels.step import ExecutorOptions, StepInputs, StepOutputs
 from trimaran.kernels.validate import check_options, check_weights
 from trimaran.kernels.weights import Weight
@@ -169,7 +171,7 @@ def _check_shapes(program: Program, weights: Mapping[str, Weight]) -> None:
         if isinstance(op, Experts):
             assert op.activation == "silu", op
         if isinstance(op, Attention):
-            assert (op.window, op.q_norm, op.k_norm, op.query_scale) == (None, None, None, None), op
+            assert op.window == program.groups[op.group].window, op
             if op.head_dim % 16:
                 raise UnsupportedError(f"head_dim {op.head_dim} is not a multiple of 16, as the native executor needs")
             assert op.heads % op.kv_heads == 0, op
@@ -186,7 +188,7 @@ class _Assembly:
         self._weights = weights
         self._int8 = options.activations is ActivationFormat.INT8
         ops = lower(program)
-        gated = [op for op in ops if isinstance(op, FusedLinear) and op.epilogue == "swiglu"]
+        gated = [op for op in ops if isinstance(op, FusedLinear) and op.epilogue in GATED.values()]
         experts = [op.op for op in ops if isinstance(op, FusedExperts)]
         self._stacks = {name: op.experts for op in experts for name in (op.gate_up, op.down)}  # matrices in a stack
         self._paired = {name for op in gated for name in (op.weight, op.bias)} | {op.gate_up for op in experts}
@@ -194,7 +196,7 @@ class _Assembly:
         self._heads = {id(weights[op.weight]) for op in linears if self._makes_logits_of_int8(op)}
         self._matrices: dict[tuple[int, bool], int] = {}  # by weight object: a tied matrix is packed once
         self._vectors: dict[str, int] = {}
-        self._ropes: dict[RopeSpec, int] = {}
+        self._ropes: dict[tuple[RopeSpec, QueryScale | None], int] = {}
         whole = [options.pages_of(g) for g, group in enumerate(program.groups) if group.window is None]
         self._positions = min([program.context, *(pages * options.page_size for pages in whole)])
         self.core = _native.Program(
@@ -265,16 +267,21 @@ class _Assembly:
             self._vectors[name] = self.core.add_vector(dequantise(self._weights[name]), name in self._paired)
         return self._vectors[name]
 
-    def _rope(self, spec: RopeSpec) -> int:
-        if spec not in self._ropes:
-            cos, sin = rope_table(spec, self._positions)
-            self._ropes[spec] = self.core.add_rope(cos, sin)
-        return self._ropes[spec]
+    def _rope(self, spec: RopeSpec, query_scale: QueryScale | None) -> int:
+        if (spec, query_scale) not in self._ropes:
+            scales = None if query_scale is None else query_scales(query_scale, np.arange(self._positions))
+            self._ropes[spec, query_scale] = self.core.add_rope(*rope_table(spec, self._positions), scales)
+        return self._ropes[spec, query_scale]
+
+    def _head_norm(self, norm: HeadNorm | None) -> _native.HeadNorm:
+        if norm is None:
+            return _native.HeadNorm(NONE, 0.0, whole=False)
+        return _native.HeadNorm(self._vector(norm.weight), norm.eps, norm.whole)
 
     def _add(self, op: Lowered, previous: Lowered | None) -> None:
         match op:
             case Embed():
-                self.core.embed(self._buffer(op.out), self._matrix(op.weight))
+                self.core.embed(self._buffer(op.out), self._matrix(op.weight), op.scale)
             case RmsNorm():
                 self.core.rms_norm(self._buffer(op.out), self._buffer(op.x), self._vector(op.weight), op.eps)
             case FusedLinear():
@@ -286,11 +293,13 @@ class _Assembly:
                     cache=self._head_caches[op.group],
                     layer=op.layer,
                     heads=op.heads,
-                    rope=self._rope(op.rope),
+                    rope=self._rope(op.rope, op.query_scale),
                     scale=op.scale,
+                    q_norm=self._head_norm(op.q_norm),
+                    k_norm=self._head_norm(op.k_norm),
                 )
             case Glu():
-                self.core.swiglu(self._buffer(op.out), self._buffer(op.gate_up))
+                self.core.glu(self._buffer(op.out), self._buffer(op.gate_up), GATED[op.activation])
             case Add():
                 self.core.add(self._buffer(op.out), self._buffer(op.a), self._buffer(op.b))
             case TakeRows():

@@ -7,9 +7,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from trimaran.kernels.program import Add, Buffer, Experts, Glu, Linear, Logits, Op, Program, RmsNorm, TakeRows
+from trimaran.kernels.program import (
+    Activation,
+    Add,
+    Buffer,
+    Experts,
+    Glu,
+    Linear,
+    Logits,
+    Op,
+    Program,
+    RmsNorm,
+    TakeRows,
+)
 
-Epilogue = Literal["store", "add", "swiglu", "logits"]
+Epilogue = Literal["store", "add", "swiglu", "geglu", "logits"]
+GATED: dict[Activation, Literal["swiglu", "geglu"]] = {"silu": "swiglu", "gelu_tanh": "geglu"}
 
 
 @dataclass(frozen=True)
@@ -20,6 +33,7 @@ class FusedLinear:
     store     ``out = y``
     add       ``out = residual + y``
     swiglu    ``out = silu(gate) * up`` with ``y = [gate | up]``
+    geglu     ``out = gelu_tanh(gate) * up``
     logits    ``y`` is the step's result; ``out`` is only its shape
     ========  ===================================================================
     """
@@ -145,7 +159,7 @@ class _Graph:
             case Add():
                 return replace(plain, out=tail.out, epilogue="add", residual=residual)
             case Glu():
-                return replace(plain, out=tail.out, epilogue="swiglu")
+                return replace(plain, out=tail.out, epilogue=GATED[tail.activation])
             case Logits():
                 return replace(plain, epilogue="logits")
         return plain
