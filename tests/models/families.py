@@ -19,6 +19,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 
 from .random_values import Array, TensorSpec, tensor
@@ -62,3 +63,26 @@ def golden(name: str) -> dict[str, np.ndarray]:
     """The arrays of model ``name``'s ``golden.npz``."""
     with np.load(FAMILIES / name / "golden.npz") as file:
         return dict(file)
+
+
+def float_tensors(name: str) -> dict[str, np.ndarray]:
+    """The tensors of model ``name`` as float32 under the names of its language model, quantised ones multiplied out."""
+    specs = {spec.name: spec for spec in tensor_specs(name)}
+    stored = {key: tensor(name, spec) for key, spec in specs.items()}
+    found: dict[str, np.ndarray] = {}
+    for key, spec in specs.items():
+        values = stored[key]
+        if spec.dtype == "F8_E4M3":
+            scale = stored[key + "_scale_inv"].repeat(128, 0).repeat(128, 1)[: spec.shape[0], : spec.shape[1]]
+            values = values.view(ml_dtypes.float8_e4m3fn).astype(np.float32) * scale
+        elif key.endswith("_packed"):
+            key = key.removesuffix("_packed")
+            nibbles = values.view(np.uint32)[..., None] >> (4 * np.arange(8, dtype=np.uint32)) & 15
+            scale = stored[key + "_scale"].view(ml_dtypes.bfloat16).astype(np.float32).repeat(32, 1)
+            values = (nibbles.reshape(scale.shape).astype(np.float32) - 8) * scale
+        elif key.endswith(("_scale", "_scale_inv", "_shape")):
+            continue
+        elif spec.dtype == "BF16":
+            values = values.view(ml_dtypes.bfloat16).astype(np.float32)
+        found[key.removeprefix("language_model.")] = values
+    return found

@@ -10,7 +10,7 @@ from trimaran.base.errors import CheckpointError, UnsupportedError
 from trimaran.checkpoint import CheckpointTensor, StorageFormat
 from trimaran.kernels.program import RopeSpec
 from trimaran.models.config import ModelConfig
-from trimaran.models.config_gguf import llama_from_gguf
+from trimaran.models.config_gguf import config_from_gguf
 
 from .tiny_files import InMemory
 
@@ -35,7 +35,7 @@ def read(
     if factors is not None:
         data = np.frombuffer(factors, np.uint8)[None]
         content["rope_freqs.weight"] = CheckpointTensor("rope_freqs.weight", (8,), StorageFormat.F32, data)
-    return llama_from_gguf(InMemory("gguf", metadata, Path("/nonexistent"), content))
+    return config_from_gguf(InMemory("gguf", metadata, Path("/nonexistent"), content), "llama")
 
 
 def test_what_the_format_lets_files_leave_out() -> None:
@@ -76,7 +76,7 @@ def test_rope_factors_are_read_from_their_tensor() -> None:
         read(factors=(factors * np.float32("inf")).tobytes())
     half = CheckpointTensor("rope_freqs.weight", (1,), StorageFormat.F16, np.zeros((1, 2), np.uint8))
     with pytest.raises(CheckpointError, match=r"rope_freqs\.weight must hold positive F32 numbers, not F16"):
-        llama_from_gguf(InMemory("gguf", BASE, Path("/nonexistent"), {half.name: half}))
+        config_from_gguf(InMemory("gguf", BASE, Path("/nonexistent"), {half.name: half}), "llama")
 
 
 @pytest.mark.parametrize("tokens", [7, "abc", []])

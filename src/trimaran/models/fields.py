@@ -10,16 +10,18 @@ from trimaran.base.errors import CheckpointError
 class Fields:
     """The pairs of one file, and which of them were read. ``null`` counts as absent.
 
-    Each method raises ``CheckpointError`` when the value has another type, or is absent and there is no default.
+    ``prefix`` comes before every key that is asked for, and others are not looked at. Each method raises
+    ``CheckpointError`` when the value has another type, or is absent and there is no default.
     """
 
-    def __init__(self, values: Mapping[str, Any], where: str) -> None:
-        self._values = values
+    def __init__(self, values: Mapping[str, Any], where: str, prefix: str = "") -> None:
+        self._values = {key: value for key, value in values.items() if key.startswith(prefix)} if prefix else values
+        self.prefix = prefix
         self._where = where
         self._read: set[str] = set()
 
     def __contains__(self, key: str) -> bool:
-        return self._values.get(key) is not None
+        return self._values.get(self.prefix + key) is not None
 
     def with_defaults(self, defaults: Mapping[str, Any]) -> Self:
         """The same pairs, and ``defaults`` where a key is not there at all."""
@@ -37,7 +39,7 @@ class Fields:
         except OverflowError:  # a whole number with hundreds of digits
             number = math.inf
         if not math.isfinite(number):
-            raise CheckpointError(f"{self._where}: {key} must be a finite number, not {value!r:.40}")
+            raise CheckpointError(f"{self._where}: {self.prefix}{key} must be a finite number, not {value!r:.40}")
         return number
 
     def text(self, key: str, default: str | None = None) -> str:
@@ -56,35 +58,43 @@ class Fields:
     def optional_mapping(self, key: str) -> Self | None:
         """The object under ``key`` as fields of its own, or ``None`` where the key is absent."""
         value = self._get(key, Mapping, "an object")
-        return None if value is None else type(self)(value, f"{self._where}: {key}")
+        return None if value is None else type(self)(value, f"{self._where}: {self.prefix}{key}")
 
     def token_ids(self, key: str) -> frozenset[int]:
         """The token ids under ``key``, which holds one, a list of them, or nothing."""
         value = self._get(key, (int, list), "a token id or a list of them")
         ids = value if isinstance(value, list) else [] if value is None else [value]
         if not all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in ids):
-            raise CheckpointError(f"{self._where}: {key} must hold token ids, not {value!r}")
+            raise CheckpointError(f"{self._where}: {self.prefix}{key} must hold token ids, not {value!r}")
         return frozenset(ids)
 
     def integers(self, key: str) -> frozenset[int]:
         """The whole numbers in the list under ``key``; none where it is absent."""
         values = self._get(key, list, "a list") or []
         if not all(isinstance(i, int) and not isinstance(i, bool) for i in values):
-            raise CheckpointError(f"{self._where}: {key} must hold whole numbers, not {values!r:.80}")
+            raise CheckpointError(f"{self._where}: {self.prefix}{key} must hold whole numbers, not {values!r:.80}")
         return frozenset(values)
 
     def texts(self, key: str) -> list[str]:
         """The strings in the list under ``key``; none where it is absent."""
         values = self._get(key, list, "a list") or []
         if not all(isinstance(i, str) for i in values):
-            raise CheckpointError(f"{self._where}: {key} must hold strings, not {values!r:.80}")
+            raise CheckpointError(f"{self._where}: {self.prefix}{key} must hold strings, not {values!r:.80}")
+        return list(values)
+
+    def flags(self, key: str) -> list[bool]:
+        """The list of true and false under ``key``; empty where it is absent."""
+        values = self._get(key, list, "a list") or []
+        if not all(isinstance(i, bool) for i in values):
+            raise CheckpointError(f"{self._where}: {self.prefix}{key} must hold true and false, not {values!r:.80}")
         return list(values)
 
     def unread(self) -> list[str]:
         """Keys that have a value and were not read, in file order."""
-        return [key for key in self._values if key in self and key not in self._read]
+        return [key for key, value in self._values.items() if value is not None and key not in self._read]
 
     def _get(self, key: str, kind: Any, wanted: str) -> Any:
+        key = self.prefix + key
         self._read.add(key)
         value = self._values.get(key)
         wrong_bool = isinstance(value, bool) and kind is not bool
@@ -94,5 +104,5 @@ class Fields:
 
     def _required(self, key: str, value: Any, default: Any) -> Any:
         if value is None and default is None:
-            raise CheckpointError(f"{self._where} has no {key}")
+            raise CheckpointError(f"{self._where} has no {self.prefix}{key}")
         return default if value is None else value

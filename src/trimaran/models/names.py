@@ -5,7 +5,7 @@ Programs name weights as Hugging Face files do, except for those that are made o
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -90,10 +90,11 @@ def weight_parts(weight: str, rows: int, cfg: ModelConfig, kind: Kind) -> tuple[
     if inner in _EXPERTS:
         assert cfg.experts is not None, weight
         count, each = cfg.experts.experts, rows // cfg.experts.experts // len(tensors)
-        placed = [(e, f"{prefix}{tensor.format(e)}{suffix}") for e in range(count) for tensor in tensors]
         if gguf:
-            return tuple(Part(tensor, each, piece=e, pieces=count) for e, tensor in placed)
-        return tuple(Part(tensor, each) for _, tensor in placed)
+            return _pieces([f"{prefix}{tensor}{suffix}" for tensor in tensors], count, each)
+        return tuple(Part(f"{prefix}{tensor.format(e)}{suffix}", each) for e in range(count) for tensor in tensors)
+    if gguf and inner in _UP:
+        return _pieces([f"{prefix}{tensors[0]}{suffix}"], cfg.heads, rows // cfg.heads)
     names = [f"{prefix}{tensor}" if tensor.endswith(_BARE) else f"{prefix}{tensor}{suffix}" for tensor in tensors]
     if inner == "self_attn.qkv":
         interleaved = gguf and cfg.family in _GGUF_INTERLEAVES
@@ -107,6 +108,11 @@ def weight_parts(weight: str, rows: int, cfg: ModelConfig, kind: Kind) -> tuple[
         return (_latent_part(inner, names[0], rows, cfg, cfg.latent),)
     less_one = not gguf and cfg.family in _HF_LESS_ONE and inner.endswith("norm")
     return tuple(Part(tensor, rows // len(names), less_one=less_one) for tensor in names)
+
+
+def _pieces(tensors: Sequence[str], count: int, rows: int) -> tuple[Part, ...]:
+    """The pieces of tensors ``[count, rows, columns]``: the first of each, then the second of each, and so on."""
+    return tuple(Part(tensor, rows, piece=i, pieces=count) for i in range(count) for tensor in tensors)
 
 
 def _latent_part(inner: str, tensor: str, rows: int, cfg: ModelConfig, latent: LatentConfig) -> Part:
@@ -129,8 +135,9 @@ def _latent_part(inner: str, tensor: str, rows: int, cfg: ModelConfig, latent: L
 
 
 _LAYER = re.compile(r"model\.layers\.(?P<layer>\d+)\.(?P<name>.+)")
-_BARE = ("e_score_correction_bias",)  # tensors whose names end here
+_BARE = ("e_score_correction_bias", "exp_probs_b.bias")  # tensors whose names end here
 _EXPERTS = frozenset({"mlp.experts.gate_up", "mlp.experts.down_proj"})  # all experts' matrices, one under the other
+_UP = frozenset({"self_attn.k_up", "self_attn.v_up"})  # a matrix for each head
 _LATENT = frozenset(
     {
         "self_attn.q_b_proj",
@@ -142,7 +149,7 @@ _LATENT = frozenset(
         "self_attn.indexer.k_norm",
     }
 )
-_GGUF_INTERLEAVES = frozenset({"llama"})  # families whose q and k rows llama.cpp's converter permutes
+_GGUF_INTERLEAVES = frozenset({"llama", "ministral3"})  # families whose q and k rows llama.cpp's converter permutes
 _HF_LESS_ONE = frozenset({"gemma3_text"})  # families whose norms start at 0 when they are trained
 
 _Table = dict[str, tuple[str, ...]]
@@ -173,6 +180,23 @@ _GGUF_LAYER: _Table = {
     "post_attention_layernorm": ("ffn_norm",),
     "mlp.gate_up": ("ffn_gate", "ffn_up"),
     "mlp.down_proj": ("ffn_down",),
+    "mlp.gate": ("ffn_gate_inp",),
+    "mlp.gate.e_score_correction_bias": ("exp_probs_b.bias",),
+    "mlp.experts.gate_up": ("ffn_gate_exps", "ffn_up_exps"),
+    "mlp.experts.down_proj": ("ffn_down_exps",),
+    "mlp.shared_experts.gate_up": ("ffn_gate_shexp", "ffn_up_shexp"),
+    "mlp.shared_experts.down_proj": ("ffn_down_shexp",),
+    "self_attn.q_a_proj": ("attn_q_a",),
+    "self_attn.q_a_layernorm": ("attn_q_a_norm",),
+    "self_attn.q_b_proj": ("attn_q_b",),
+    "self_attn.kv_a_proj_with_mqa": ("attn_kv_a_mqa",),
+    "self_attn.kv_a_layernorm": ("attn_kv_a_norm",),
+    "self_attn.k_up": ("attn_k_b",),
+    "self_attn.v_up": ("attn_v_b",),
+    "self_attn.indexer.wq_b": ("indexer.attn_q_b",),
+    "self_attn.indexer.wk": ("indexer.attn_k",),
+    "self_attn.indexer.k_norm": ("indexer.k_norm",),
+    "self_attn.indexer.weights_proj": ("indexer.proj",),
 }
 _GGUF_FAMILY: Mapping[str, _Table] = {
     "gemma3_text": {
@@ -180,4 +204,5 @@ _GGUF_FAMILY: Mapping[str, _Table] = {
         "pre_feedforward_layernorm": ("ffn_norm",),
         "post_feedforward_layernorm": ("post_ffw_norm",),
     },
+    "glm4_moe": {"post_attention_layernorm": ("post_attention_norm",)},
 }

@@ -8,10 +8,10 @@ from trimaran.checkpoint import Checkpoint
 from trimaran.checkpoint.json_file import read_object
 from trimaran.kernels.program import Program
 from trimaran.models.config import ModelConfig
-from trimaran.models.config_gguf import llama_from_gguf
+from trimaran.models.config_gguf import READERS as GGUF
+from trimaran.models.config_gguf import config_from_gguf
 from trimaran.models.config_hf import config_from_hf
 
-GGUF = {"llama": llama_from_gguf}  # general.architecture
 HF = {  # architectures[0]: the model type whose configuration it has; None: its text_config says
     "LlamaForCausalLM": "llama",
     "MistralForCausalLM": "mistral",
@@ -73,7 +73,7 @@ def _parse(checkpoint: Checkpoint) -> ModelConfig:
     known = GGUF if checkpoint.kind == "gguf" else HF
     if name not in known:
         raise UnsupportedError(f"architecture {name!r} is not supported; supported are {', '.join(known)}")
-    cfg = GGUF[name](checkpoint) if checkpoint.kind == "gguf" else config_from_hf(checkpoint, HF[name])
+    cfg = config_from_gguf(checkpoint, name) if checkpoint.kind == "gguf" else config_from_hf(checkpoint, HF[name])
     if cfg.family not in FAMILIES:
         raise UnsupportedError(f"the family {cfg.family} is not supported yet")
     return cfg

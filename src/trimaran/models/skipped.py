@@ -3,7 +3,7 @@
 import re
 
 from trimaran.models.config import ModelConfig
-from trimaran.models.config_gguf import ROPE_FACTORS
+from trimaran.models.rope_gguf import ROPE_FACTORS
 
 _VISION = ("vision_tower.", "multi_modal_projector.", "mm_projector.", "model.mm_projector.")
 # What tools measured of the numbers that flow while a model runs; here each is scaled as it comes.
@@ -11,7 +11,7 @@ _RUNNING = re.compile(
     r".+\.(activation_scale|input_(scale|scale_ub|zero_point|global_scale)|output_scale|prob_scale"
     r"|([qkv]|kv)_(scale|zero_point))"
 )
-_LAYER = re.compile(r"model\.layers\.(\d+)\.")
+_LAYER = re.compile(r"(?:model\.layers|blk)\.(\d+)\.(?:self_attn\.)?(indexer\.)?")
 
 
 def why_skipped(tensor: str, cfg: ModelConfig) -> str | None:
@@ -27,4 +27,6 @@ def why_skipped(tensor: str, cfg: ModelConfig) -> str | None:
     match = _LAYER.match(tensor)
     if match and cfg.layers <= int(match[1]) < cfg.layers + cfg.mtp_layers:
         return "layers that predict further tokens"
+    if match and match[2] and cfg.indexer is not None and int(match[1]) not in cfg.indexer.layers:
+        return "indexers of layers that use another's choice"
     return None
