@@ -52,15 +52,6 @@ class CatalogEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         if unknown := set(self.from_memory).difference(self.__struct_fields__):
             raise ValueError(f"from_memory names {', '.join(sorted(unknown))}, which is no key")
 
-    @property
-    def weight_bytes(self) -> dict[WeightFormat, int]:
-        """Bytes of all weights in memory by format, where the sizes are known; without the layers that predict ahead
-        and without vision."""
-        if self.shape is None:
-            return {}
-        weights = self.shape.weights()
-        return {fmt: weights.bytes_in(fmt) for fmt in WeightFormat}
-
 
 @cache
 def load_catalog() -> dict[str, CatalogEntry]:

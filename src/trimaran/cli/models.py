@@ -52,6 +52,7 @@ def list_rows() -> list[ModelRow]:
     from trimaran.checkpoint.cache import list_models
     from trimaran.checkpoint.catalog import load_catalog
     from trimaran.checkpoint.sources import cached
+    from trimaran.plan.catalogue import held_bytes
 
     rows = []
     for entry in load_catalog().values():
@@ -65,7 +66,7 @@ def list_rows() -> list[ModelRow]:
             entry.tested,
             {"weights": entry.prefill.weights.value, "cache": entry.prefill.cache.value},
             {"weights": entry.decode.weights.value, "cache": entry.decode.cache.value},
-            {fmt.value: size for fmt, size in entry.weight_bytes.items()},
+            {fmt.value: size for fmt, size in held_bytes(entry.name).items()},
             entry.tool_parser,
             entry.reasoning_parser,
             list(entry.from_memory),
@@ -82,26 +83,29 @@ def list_rows() -> list[ModelRow]:
 
 
 def _print_table(rows: list[ModelRow]) -> None:
-    from rich.console import Console
-    from rich.table import Table
+    """One line a model; on a terminal the last column ends where the terminal does."""
+    import shutil
+    import sys
 
-    table = Table(
-        *("model", "on disk", "in memory", "context", "licence", "tested", "in the cache", "what it is"),
-        box=None,
-        pad_edge=False,
-    )
+    cells = [("model", "on disk", "in memory", "context", "tested", "cached", "what it is")]
     for row in rows:
-        table.add_row(
-            row.name,
-            _bytes(row.size),
-            _in_memory(row),
-            str(row.context or ""),
-            (row.licence or "").removeprefix("LicenseRef-"),
-            row.tested or "",
-            row.date[:10] if row.date else "no",
-            row.description or "",
+        licence = (row.licence or "").removeprefix("LicenseRef-")
+        cells.append(
+            (
+                row.name,
+                _bytes(row.size),
+                _in_memory(row),
+                str(row.context or ""),
+                row.tested or "",
+                row.date[:10] if row.date else "no",
+                "; ".join(part for part in (row.description, licence) if part),
+            )
         )
-    Console().print(table)
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    for line in cells:
+        text = "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        print(text if room is None or len(text) <= room else f"{text[: room - 1]}…")
 
 
 def _in_memory(row: ModelRow) -> str:

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 def plan(
     model: Annotated[
-        str | None, typer.Argument(help="A config.json, a folder, a GGUF file or a name.", show_default=False)
+        str | None,
+        typer.Argument(
+            help="A name from `trimaran models`, a config.json, a folder or a GGUF file.", show_default=False
+        ),
     ] = None,
     gpu: Annotated[str, typer.Option("--gpu", help="h100, h200, b200, a100-40, a100-80, l40s, mi300x, rtx4090.")] = (
         "h200"
@@ -50,7 +53,7 @@ def plan(
 
     \b
     Examples:
-      trimaran plan ./config.json --gpu h200 --count 8 --weights int4 --kv-cache-dtype fp8
+      trimaran plan kimi-k2.6 --gpu h200 --count 8 --weights int4 --kv-cache-dtype fp8
       trimaran plan ./config.json --gpu h100 --count 2 --context 32768 --json
       trimaran plan --weight-bytes 61GB --kv-bytes-per-token 36KB --gpu-memory 80GB --count 1 --context 32768
     """
@@ -124,10 +127,18 @@ def _choice(kind: Any, value: str, option: str) -> Any:
 
 
 def _read_config(model: str) -> Any:
+    from trimaran.base.errors import ConfigError
     from trimaran.checkpoint import open_checkpoint
+    from trimaran.checkpoint.catalog import load_catalog
     from trimaran.checkpoint.sources import resolve
     from trimaran.models.registry import read_config, read_config_file
+    from trimaran.plan.catalogue import catalogue_config
 
+    if model in load_catalog():
+        cfg = catalogue_config(model)
+        if cfg is None:
+            raise ConfigError(f"the catalogue does not know the sizes of {model}: give its config.json")
+        return cfg
     path = Path(model)
     if path.is_dir() and not any(path.glob("*.safetensors")) and (path / "config.json").is_file():
         path = path / "config.json"

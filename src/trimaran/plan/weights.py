@@ -33,21 +33,25 @@ class WeightBytes:
     per_gpu: float
 
 
-def weight_bytes(cfg: ModelConfig, program: Program, recipe: WeightRecipe, gpus: int, *, mtp: bool) -> WeightBytes:
-    """Bytes of ``program``'s weights; with ``mtp`` those of multi-token-prediction layers too."""
-    specs = list(program.weights.values())
-    cut = whole = 0.0
-    if cfg.tied:  # one matrix under two names
-        specs = [spec for spec in specs if spec.name != "lm_head"]
+def program_weights(cfg: ModelConfig, program: Program, *, mtp: bool) -> list[tuple[WeightSpec, int]]:
+    """Every weight with how many numbers it holds; a tied matrix once. ``mtp``: those of multi-token-prediction
+    layers too."""
+    specs = [spec for spec in program.weights.values() if not (cfg.tied and spec.name == "lm_head")]
     if mtp:
         specs += _mtp_specs(cfg, program)
-    for spec in specs:
-        size = prod(spec.shape) * _bytes_each(spec, recipe, has_experts=cfg.experts is not None)
+    return [(spec, prod(spec.shape)) for spec in specs]
+
+
+def weight_bytes(cfg: ModelConfig, program: Program, recipe: WeightRecipe, gpus: int, *, mtp: bool) -> WeightBytes:
+    """Bytes of ``program``'s weights; with ``mtp`` those of multi-token-prediction layers too."""
+    total = cut = whole = 0.0
+    for spec, count in program_weights(cfg, program, mtp=mtp):
+        size = count * _bytes_each(spec, recipe, has_experts=cfg.experts is not None)
+        total += size
         if _is_cut(spec):
             cut += size * _copies(spec, cfg, gpus)
         else:
             whole += size
-    total = sum(prod(spec.shape) * _bytes_each(spec, recipe, has_experts=cfg.experts is not None) for spec in specs)
     return WeightBytes(total, cut / gpus + whole)
 
 
