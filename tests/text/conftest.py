@@ -11,6 +11,7 @@ from trimaran.checkpoint import open_checkpoint
 from trimaran.text.byte_level import ALPHABET
 from trimaran.text.gguf_vocab import read_gguf_vocab
 from trimaran.text.tokenizer import Tokenizer, open_tokenizer
+from trimaran.text.vocab_files import read_vocab
 
 MERGES = ["h e", "l l", "he ll", "hell o", "Ġ w", "o r", "Ġw or", "l d", "Ġwor ld", "i m", "e n", "en d", "Ã ©"]
 CONTROL = ["<|start|>", "<|im_end|>", "<|im_end|>>", "<bos>", "<eot>", "[unk]"]
@@ -58,6 +59,13 @@ def fake_checkpoint() -> type[FakeCheckpoint]:
 @pytest.fixture(scope="session")
 def small() -> Tokenizer:
     return Tokenizer(read_gguf_vocab(small_vocab()))
+
+
+@pytest.fixture(scope="session")
+def blank_first() -> Tokenizer:
+    """A SentencePiece tokenizer, which puts a blank before every text."""
+    folder = Path(__file__).parents[1] / "data" / "tokenizers" / "tiny" / "sentencepiece"
+    return Tokenizer(read_vocab(folder, {}))
 
 
 @pytest.fixture(scope="session")

@@ -90,3 +90,50 @@ def test_other_kinds_are_refused_by_name(vocab, kind):
 def test_damage_is_named(vocab, changes, text):
     with pytest.raises(CheckpointError, match=text):
         read_gguf_vocab(vocab(**changes))
+
+
+def test_markers_called_user_defined_steer_but_show(vocab):
+    tokens = [*vocab()["tokenizer.ggml.tokens"], "<|call|>"]
+    small = open_small(vocab, tokens=tokens, token_type=[*vocab()["tokenizer.ggml.token_type"], 4])
+    call = len(tokens) - 1
+    assert call not in small.encode("<|call|>")
+    assert small.encode("<|call|>", special=True) == [call]
+    assert small.decode([call]) == "<|call|>"
+    assert "<|call|>" not in [token.text for token in small.added]
+
+
+def test_ends_of_turns_are_known_by_their_text_too(vocab):
+    tokens = vocab()["tokenizer.ggml.tokens"]
+    assert open_small(vocab, eos_token_id=None, eot_token_id=None).eos_ids == {tokens.index("<|im_end|>")}
+
+
+PIECES = {
+    "model": "llama",
+    "tokens": ["<unk>", "<s>", "▁", "a", "▁a", "  ", "<|user|>", "<0x41>"],
+    "token_type": [2, 3, 1, 1, 1, 4, 4, 6],
+    "scores": [0.0, 0.0, -3.0, -2.0, -1.0, 0.0, 0.0, 0.0],
+    "pre": "default",
+    "merges": None,
+    "bos_token_id": 1,
+    "eos_token_id": None,
+    "eot_token_id": None,
+    "unknown_token_id": 0,
+}
+
+
+def test_sentencepiece_by_scores(vocab):
+    spm = open_small(vocab, **PIECES)
+    assert spm.encode("a  aA") == [4, 5, 3, 7]
+    assert spm.encode_prompt("a") == [1, 4]
+    assert spm.decode([4, 4]) == "a a"
+    assert spm.special_ids == {0, 1}
+    assert 6 not in spm.encode("<|user|>")
+    bare = open_small(vocab, **PIECES | {"add_space_prefix": False, "add_bos_token": False})
+    assert bare.encode_prompt("a a") == [3, 4]
+    assert bare.decode([4]) == " a"
+
+
+@pytest.mark.parametrize("changes", [{"scores": None}, {"scores": [1.0]}, {"tokens": ["▁"] * 8, "token_type": [1] * 8}])
+def test_damaged_pieces_are_named(vocab, changes):
+    with pytest.raises(CheckpointError, match=r"scores|twice"):
+        read_gguf_vocab(vocab(**PIECES | changes))

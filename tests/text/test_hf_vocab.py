@@ -102,3 +102,59 @@ def test_damaged_files_are_named(tmp_path, data):
     (tmp_path / "tokenizer.json").write_bytes(data)
     with pytest.raises(CheckpointError, match=r"tokenizer\.json cannot be read"):
         read_hf_vocab(tmp_path / "tokenizer.json", {})
+
+
+def pieces(**metaspace):
+    vocab = {"<s>": 0, "▁": 1, "a": 2, "▁a": 3} | {f"<0x{byte:02X}>": 4 + byte for byte in range(256)}
+    core = Tokenizer(models.BPE(vocab, [("▁", "a")], byte_fallback=True))
+    core.pre_tokenizer = pre_tokenizers.Metaspace("▁", split=False, **metaspace)
+    undo = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    core.decoder = decoders.Sequence(undo)
+    core.add_special_tokens([AddedToken("<s>", normalized=False)])
+    return core
+
+
+def test_a_blank_before_the_first_word_only_or_each(write):
+    first = Ours(read_hf_vocab(write(pieces(prepend_scheme="first")), {}))
+    assert first.encode("a<s>a", special=True) == [3, 0, 2]
+    assert first.encode("<s>a", special=True) == [0, 2]
+    always = Ours(read_hf_vocab(write(pieces(prepend_scheme="always")), {}))
+    assert always.encode("<s>a", special=True) == [0, 3]
+    assert always.decode([3, 3]) == "a a"
+    assert always.decode([0, 3], skip_special=False) == "<s> a"
+
+
+def test_bytes_of_pieces_are_exact(write):
+    ours = Ours(read_hf_vocab(write(pieces(prepend_scheme="never")), {}))
+    assert [ours.token_bytes(i) for i in (3, 4 + 0xE4)] == [b" a", b"\xe4"]
+    assert ours.decode(ours.encode("é a")) == "é a"
+
+
+def test_markers_that_a_file_does_not_call_special_steer_all_the_same(write):
+    core = byte_level()
+    core.add_tokens([AddedToken("<｜User｜>"), AddedToken("<|call|>", normalized=False)])
+    ours = Ours(read_hf_vocab(write(core), {}))
+    text = "<｜User｜><|call|>"
+    assert ours.encode(text, special=True) == [261, 262]
+    assert not {261, 262}.intersection(ours.encode(text))
+    assert ours.decode([261, 262]) == text
+    assert [token.text for token in ours.added] == ["<think>"]
+
+
+def test_a_file_whose_rules_make_control_tokens_of_text_is_refused(write):
+    vocab = {char: i for i, char in enumerate(ALPHABET)} | {"<s": 256, "<s>": 257}
+    core = Tokenizer(models.BPE(vocab=vocab, merges=[("<", "s"), ("<s", ">")]))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    core.decoder = decoders.ByteLevel()
+    core.add_special_tokens([AddedToken("<s>", normalized=False)])
+    with pytest.raises(UnsupportedError, match="control token '<s>'"):
+        read_hf_vocab(write(core), {})
+
+
+@pytest.mark.parametrize("normalizer", [normalizers.Strip(), normalizers.Replace("x", ""), normalizers.NFKC()])
+def test_the_bound_on_tokens_gives_way_to_what_drops_text(write, normalizer):
+    core = byte_level()
+    core.normalizer = normalizer
+    assert Ours(read_hf_vocab(write(core), {})).fewest_tokens("x" * 10**6) == 0
+    keeping = Ours(read_hf_vocab(write(pieces(prepend_scheme="never")), {}))
+    assert keeping.fewest_tokens("x" * 10**6) > 10**4

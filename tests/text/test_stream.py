@@ -13,9 +13,9 @@ plain_ids = st.lists(st.sampled_from([*b"<|imhel>", *range(256, 268)]), max_size
 stops = st.lists(st.text(alphabet="<hel|im\ufffdé", min_size=1, max_size=4), max_size=3)
 
 
-def run(tokenizer, ids, stop=(), min_tokens=0, cuts=()):
+def run(tokenizer, ids, stop=(), min_tokens=0, cuts=(), message=False):
     """Feeds ids in pieces; returns the joined text, the tokens and offsets given, and the stream."""
-    stream = TextStream(tokenizer, stop, min_tokens=min_tokens)
+    stream = TextStream(tokenizer, stop, min_tokens=min_tokens, message=message)
     edges = [0, *sorted(min(cut, len(ids)) for cut in cuts), len(ids)]
     deltas = [stream.feed([Token(i) for i in ids[a:b]]) for a, b in pairwise(edges)] + [stream.finish()]
     text = "".join(delta.text for delta in deltas)
@@ -118,3 +118,13 @@ def test_logprobs_travel_with_their_tokens(small):
 
 def _bytes(text):
     return [Token(byte) for byte in text.encode()]
+
+
+def test_a_message_begins_without_the_blank_that_encoding_adds_and_a_continuation_keeps_it(blank_first):
+    ids = blank_first.encode(" hi you")
+    assert blank_first.decode(ids) == " hi you"
+    for cuts in ([], range(len(ids))):
+        assert run(blank_first, ids, cuts=cuts, message=True)[0] == " hi you"
+        assert run(blank_first, ids, cuts=cuts)[0] == "  hi you"
+    text, tokens, offsets, _ = run(blank_first, blank_first.encode("hi"), message=True)
+    assert (text, offsets[0], len(tokens)) == ("hi", 0, len(offsets))

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 import tokenizers
-from tokenizers.models import BPE, Unigram
+from tokenizers.models import BPE
 
 from trimaran.base.errors import CheckpointError, UnsupportedError
 from trimaran.text.byte_level import byte_level_table
@@ -45,30 +45,34 @@ class _File(msgspec.Struct):
 def read_hf_vocab(path: Path, config: Mapping[str, Any]) -> Vocabulary:
     """Builds the vocabulary from the file at ``path``, its companions, and ``config``, the parsed ``config.json``.
 
-    Raises ``CheckpointError`` when a file is damaged, ``UnsupportedError`` when it is neither byte-level BPE nor BPE or
-    Unigram over pieces with U+2581 for a blank.
+    Raises ``CheckpointError`` when a file is damaged, ``UnsupportedError`` when it is neither byte-level BPE nor BPE
+    over pieces with U+2581 for a blank, or where text may lead to a control token.
     """
     file, companions = _read(path), TokenConfig.read(path.parent, config)
     special = frozenset(token.id for token in file.added_tokens if token.special)
-    for token in file.added_tokens:
-        token.special = token.special or is_marker(token.content)
+    for entry in file.added_tokens:
+        entry.special = entry.special or is_marker(entry.content)
     core = _build(file, path)
     spelling = _spelling(core)
     if spelling is None:
         raise UnsupportedError(
-            f"{path} holds {type(core.model).__name__} with a decoder unknown here; this version reads byte-level BPE,"
-            " and BPE or Unigram in SentencePiece's spelling"
+            f"{path} holds a {type(core.model).__name__} vocabulary, or spells its tokens in a way unknown here;"
+            " this version reads byte-level BPE and BPE in SentencePiece's spelling"
         )
     begins_with = core.encode("").ids  # what the file's own post-processor adds
     core.encode_special_tokens = True  # from here on, control tokens in text are text
     tokens = _texts(core)
     added = core.get_added_tokens_decoder()
+    control = [_token(token_id, token) for token_id, token in added.items() if token.special]
+    for token in control:
+        if token.id in core.encode(token.text, add_special_tokens=False).ids:
+            raise UnsupportedError(f"{path} has rules by which a text becomes the control token {token.text!r}")
     table = byte_level_table(tokens, added.keys()) if spelling == "byte-level" else piece_table(tokens, special)
     ids = {name: core.token_to_id(text) for name, text in companions.named.items()}
     return Vocabulary(
         core=core,
         table=table,
-        control=ControlTokens(_token(token_id, token) for token_id, token in added.items() if token.special),
+        control=ControlTokens(control),
         control_ids=special,
         bos_id=ids.get("bos_token"),
         add_bos=bool(companions.options.get("add_bos_token", begins_with[:1] == [ids.get("bos_token")])),
@@ -114,11 +118,11 @@ def _inner(file: _File, path: Path) -> tokenizers.Tokenizer | None:
 
 def _spelling(core: tokenizers.Tokenizer) -> Literal["byte-level", "pieces"] | None:
     """How tokens are written, told from what the decoder makes of them."""
-    if core.decoder is None or not isinstance(core.model, BPE | Unigram):
+    if core.decoder is None or not isinstance(core.model, BPE):
         return None
-    if core.decoder.decode(["x\u0120x"]) == "x x":
+    if core.decoder.decode(["x", "\u0120x"]) == "x x":
         return "byte-level"
-    return "pieces" if core.decoder.decode([f"x{BLANK}x"]) == "x x" else None
+    return "pieces" if core.decoder.decode(["x", f"{BLANK}x"]) == "x x" else None
 
 
 def _texts(core: tokenizers.Tokenizer) -> list[str]:
