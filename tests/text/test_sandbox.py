@@ -55,6 +55,22 @@ DOUBLED = "{% set n = namespace(x='a') %}{% for i in range(99) %}{% set n.x = n.
         "{{ [0] * 10**9 }}",
         "{{ 9 ** (9 ** 9) }}",
         "{{ 2 ** 100000 }}",
+        "{{ 'a'.center(10**9) }}",
+        "{{ 'a'.zfill(10**9) }}",
+        "{{ 'a\\t'.expandtabs(10**9) }}",
+        "{{ 'a' | center(width=10**9) }}",
+        "{{ 'a\\nb' | indent(10**9) }}",
+        "{{ [1] | tojson(indent=10**9) }}",
+        "{{ '%999999999d' % 1 }}",
+        "{{ '%-*d' % (10**9, 1) }}",
+        "{{ '%999999999d' | format(1) }}",
+        "{{ '{:>999999999}'.format(1) }}",
+        "{{ '{:>{}}'.format(1, 10**9) }}",
+        "{{ ('a' * 10**6) | replace('a', 'a' * 10**6) }}",
+        "{{ ('a' * 10**6).replace('a', 'a' * 10**6) }}",
+        "{{ range(1000) | join('a' * 10**6) }}",
+        "{{ ('a' * 10**6).join(range(1000) | map('string') | list) }}",
+        "{{ ('a' * 10**6) | list }}",
         DOUBLED.replace("SIGN", "+"),
         DOUBLED.replace("SIGN", "~"),
     ],
@@ -62,6 +78,18 @@ DOUBLED = "{% set n = namespace(x='a') %}{% for i in range(99) %}{% set n.x = n.
 def test_a_template_cannot_fill_the_memory(source):
     with pytest.raises(SecurityError):
         render(source)
+
+
+def test_no_filler_text():
+    with pytest.raises(TemplateError, match="lipsum"):
+        render("{{ lipsum(n=10**6) }}")
+
+
+def test_ordinary_formats_are_allowed():
+    assert render("{{ '**%s** %5.2f%%' % ('a', 1) }}") == "**a**  1.00%"
+    assert render("{{ '{}: {:>3} {{x}}'.format('a', 1) }}") == "a:   1 {x}"
+    assert render("{{ 'a b' | replace(' ', '--') | center(8) }}{{ 'ab' | list }}") == "  a--b  ['a', 'b']"
+    assert render("{{ '%s-%s' | format(1, 2) }}{{ [1] | tojson(indent=2) }}") == "1-2[\n  1\n]"
 
 
 def test_small_products_are_allowed():

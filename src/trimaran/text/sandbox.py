@@ -19,11 +19,10 @@ from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from trimaran.text.growth import FILTERS, MAX_CHARACTERS, check_call, check_operation, guarded
 from trimaran.text.written import Written, joined, literal, written_by_template
 
 MAX_SECONDS = 5.0
-MAX_CHARACTERS = 1 << 24  # of output, and of any string or list that a template multiplies
-MAX_BITS = 1 << 10  # of numbers that a template raises to a power
 
 _deadline: ContextVar[float] = ContextVar("deadline")
 
@@ -35,7 +34,7 @@ class TemplateRefusedError(TemplateError):
 class ChatEnvironment(ImmutableSandboxedEnvironment):
     """Jinja as ``apply_chat_template`` in transformers sets it up, with text that knows who wrote it."""
 
-    intercepted_binops = frozenset({"+", "*", "**"})
+    intercepted_binops = frozenset({"+", "*", "**", "%"})
     literal = staticmethod(literal)
     concat = staticmethod(joined)
 
@@ -44,12 +43,25 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         self.filters["tojson"] = _tojson
         self.filters["join"] = _join
         self.filters["safe"] = str  # there is no HTML here, and Jinja's would escape what it is added to
+        for name in FILTERS:
+            self.filters[name] = guarded(name, self.filters[name])
+        del self.globals["lipsum"]  # text without end, and no template's
         self.globals["raise_exception"] = _raise_exception
         self.globals["strftime_now"] = _strftime_now
 
     def call(self, context: Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         _check_time()
+        text = getattr(function, "__self__", None)
+        if isinstance(text, str):
+            check_call(function.__name__, text, (*args, *kwargs.values()))
         return super().call(context, function, *args, **kwargs)
+
+    def wrap_str_format(self, value: Any) -> Any:
+        """Jinja's own stand-in for ``str.format``, which ``call`` no longer knows as a method of a text."""
+        wrapped = super().wrap_str_format(value)
+        if wrapped is not None:
+            check_call("format", value.__self__, ())
+        return wrapped
 
     def tilde(self, parts: Iterable[Any]) -> Written:
         """``a ~ b``."""
@@ -71,15 +83,9 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         return super().getitem(obj, argument)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """Sums, products and powers, as long as the result stays small."""
+        """Sums, products, powers and formats, as long as the result stays small."""
         _check_time()
-        if operator == "+" and isinstance(left, str | list) and len(left) > MAX_CHARACTERS:
-            raise SecurityError("the text is too long")
-        if operator == "**" and _bits(left) * abs(right) > MAX_BITS:
-            raise SecurityError("the power is too large")
-        for sequence, times in ((left, right), (right, left)):
-            if operator == "*" and isinstance(sequence, str | list | tuple) and len(sequence) * times > MAX_CHARACTERS:
-                raise SecurityError("the repeated text is too long")
+        check_operation(operator, left, right)
         return super().call_binop(context, operator, left, right)
 
 
@@ -105,10 +111,6 @@ def _check_time() -> None:
         raise TemplateRefusedError(f"rendering the conversation takes more than {MAX_SECONDS:g} seconds")
 
 
-def _bits(number: Any) -> float:
-    return number.bit_length() if isinstance(number, int) else 1
-
-
 def _tojson(
     value: Any,
     ensure_ascii: bool = False,
@@ -124,7 +126,9 @@ def _tojson(
 def _join(environment: ChatEnvironment, value: Iterable[Any], d: str = "", attribute: str | None = None) -> str:
     if attribute is not None:
         value = map(make_attrgetter(environment, attribute), value)
-    return Written(d, written_by_template(d)).join(map(str, value))
+    parts = list(map(str, value))
+    check_call("join", d, (parts,))
+    return Written(d, written_by_template(d)).join(parts)
 
 
 def _raise_exception(message: str) -> NoReturn:
