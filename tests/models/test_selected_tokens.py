@@ -1,4 +1,4 @@
-"""Sparse attention reads the tokens that the specification chooses, and layers without an indexer have no pages of it."""
+"""Sparse attention reads the tokens that the specification chooses; layers without an indexer have no pages of it."""
 
 import json
 from dataclasses import replace
