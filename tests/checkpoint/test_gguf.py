@@ -167,7 +167,7 @@ WRONG: dict[str, tuple[bytes, str]] = {
         b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", 2**64 - 1) + bytes(64),
         "string of 18446744073709551615 bytes",
     ),
-    "a format that is not read": (one(kind=23), r"'w' is stored as IQ4_XS \(ggml type 23\); readable are F32"),
+    "a format that is not read": (one(kind=21), r"'w' is stored as IQ3_S \(ggml type 21\); readable are F32"),
     "a format unheard of": (one(kind=4096), "unknown type"),
     "half a block": (one(shape=(2, 33)), "33 values, not whole Q8_0 blocks of 32"),
     "no values": (one(shape=(0, 32)), "holds no values"),

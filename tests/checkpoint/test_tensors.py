@@ -17,6 +17,13 @@ from trimaran.checkpoint.tensors import StorageFormat, TensorSpan
         ("Q4_K", 4.5),
         ("Q5_K", 5.5),
         ("Q6_K", 6.5625),
+        ("Q2_K", 2.625),
+        ("Q3_K", 3.4375),
+        ("IQ4_NL", 4.5),
+        ("IQ4_XS", 4.25),
+        ("MXFP4", 4.25),
+        ("F8_E4M3", 8),
+        ("I32", 32),
     ],
 )
 def test_bits_per_weight(fmt: str, bits: float) -> None:

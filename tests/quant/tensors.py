@@ -18,6 +18,8 @@ def random_blocks(fmt: StorageFormat, rows: int, cols: int, seed: int = 0) -> Ch
     for offset in _HALVES[fmt]:
         halves = rng.uniform(-2, 2, len(blocks)).astype("<f2")
         blocks[:, offset : offset + 2] = halves[:, None].view(np.uint8)
+    if fmt is StorageFormat.MXFP4:
+        blocks[:, 0] = rng.integers(110, 140, len(blocks))  # powers of two
     return from_bytes(fmt, rows, cols, blocks.tobytes())
 
 
@@ -27,8 +29,13 @@ _HALVES: dict[StorageFormat, tuple[int, ...]] = {  # where a block keeps numbers
     StorageFormat.Q4_1: (0, 2),
     StorageFormat.Q5_0: (0,),
     StorageFormat.Q5_1: (0, 2),
+    StorageFormat.Q2_K: (80, 82),
+    StorageFormat.Q3_K: (108,),
     StorageFormat.Q4_K: (0, 2),
     StorageFormat.Q5_K: (0, 2),
     StorageFormat.Q6_K: (208,),
+    StorageFormat.IQ4_NL: (0,),
+    StorageFormat.IQ4_XS: (0,),
+    StorageFormat.MXFP4: (),
 }
 BLOCK_FORMATS = list(_HALVES)

@@ -4,10 +4,8 @@ import gguf
 import numpy as np
 import pytest
 
-from trimaran.base.formats import WeightFormat
-from trimaran.checkpoint.tensors import CheckpointTensor, StorageFormat
-from trimaran.kernels.dequantise import dequantise as dequantise_weight
-from trimaran.quant.gguf_blocks import dequantise, own_grid
+from trimaran.checkpoint.tensors import StorageFormat
+from trimaran.quant.gguf_blocks import dequantise
 
 from .tensors import BLOCK_FORMATS, from_bytes, random_blocks
 
@@ -80,45 +78,3 @@ def test_q6_k_by_hand() -> None:
     values = dequantise(from_bytes(StorageFormat.Q6_K, 1, 256, data))[0]
     assert values[128 + 96] == 0.5 * 2 * (55 - 32)
     assert set(np.delete(values, 128 + 96)) == {0.0}  # code 2 << 4 stands for 0
-
-
-@pytest.mark.parametrize(
-    ("fmt", "grid"),
-    [
-        (StorageFormat.Q8_0, WeightFormat.INT8),
-        (StorageFormat.Q5_0, WeightFormat.INT8),
-        (StorageFormat.Q4_0, WeightFormat.INT4),
-        (StorageFormat.Q4_1, WeightFormat.INT4Z),
-    ],
-)
-def test_own_grids_keep_every_bit(fmt: StorageFormat, grid: WeightFormat) -> None:
-    tensor = random_blocks(fmt, rows=5, cols=96)
-    weight = own_grid(tensor)
-    assert weight is not None
-    assert (weight.name, weight.fmt, weight.shape) == ("w", grid, (5, 96))
-    assert weight.data.flags.c_contiguous
-    np.testing.assert_array_equal(dequantise_weight(weight), dequantise(tensor))
-
-
-@pytest.mark.parametrize(
-    ("fmt", "grid"), [(StorageFormat.F32, WeightFormat.FP32), (StorageFormat.BF16, WeightFormat.BF16)]
-)
-def test_plain_formats_are_views_where_the_file_aligns_them(fmt: StorageFormat, grid: WeightFormat) -> None:
-    data = np.arange(32, dtype=np.uint8).view(np.uint8)
-    aligned = CheckpointTensor("w", (2, 16 // fmt.block_bytes), fmt, data.reshape(2, 16))
-    weight = own_grid(aligned)
-    assert weight is not None
-    assert weight.fmt is grid
-    assert np.shares_memory(weight.data, data)
-    shifted = own_grid(from_bytes(fmt, 2, 16 // fmt.block_bytes, data.tobytes()))
-    assert shifted is not None
-    assert shifted.data.flags.aligned
-    np.testing.assert_array_equal(shifted.data, weight.data)
-
-
-@pytest.mark.parametrize(
-    "fmt", [StorageFormat.F16, StorageFormat.Q5_1, StorageFormat.Q4_K, StorageFormat.Q5_K, StorageFormat.Q6_K]
-)
-def test_other_formats_have_no_grid_of_ours(fmt: StorageFormat) -> None:
-    data = bytes(2 * fmt.row_bytes(256))
-    assert own_grid(from_bytes(fmt, 2, 256, data)) is None

@@ -31,15 +31,24 @@ FORMATS: dict[int, StorageFormat] = {
     6: StorageFormat.Q5_0,
     7: StorageFormat.Q5_1,
     8: StorageFormat.Q8_0,
+    10: StorageFormat.Q2_K,
+    11: StorageFormat.Q3_K,
     12: StorageFormat.Q4_K,
     13: StorageFormat.Q5_K,
     14: StorageFormat.Q6_K,
+    20: StorageFormat.IQ4_NL,
+    23: StorageFormat.IQ4_XS,
+    24: StorageFormat.I8,
+    25: StorageFormat.I16,
+    26: StorageFormat.I32,
+    27: StorageFormat.I64,
+    28: StorageFormat.F64,
     30: StorageFormat.BF16,
+    39: StorageFormat.MXFP4,
 }
 _OTHER_TYPES = {  # ggml_type ids that we know but do not read, for the error's sake
-    10: "Q2_K", 11: "Q3_K", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 20: "IQ4_NL",
-    21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M",
-    34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4", 40: "NVFP4",
+    15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 21: "IQ3_S", 22: "IQ2_S", 29: "IQ1_M",
+    34: "TQ1_0", 35: "TQ2_0", 40: "NVFP4",
 }  # fmt: skip
 
 

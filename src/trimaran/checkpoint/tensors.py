@@ -39,9 +39,14 @@ class StorageFormat(StrEnum):
     Q4_1 = "Q4_1"  # f16 d, f16 m, 16 bytes of nibbles
     Q5_0 = "Q5_0"  # f16 d, 32 high bits, 16 bytes of nibbles
     Q5_1 = "Q5_1"  # f16 d, f16 m, 32 high bits, 16 bytes of nibbles
+    Q2_K = "Q2_K"  # 16 x 4-bit scale and minimum, 64 bytes of bit pairs, f16 d, f16 dmin
+    Q3_K = "Q3_K"  # 32 bytes of third bits, 64 of bit pairs, 12 of 6-bit scales, f16 d
     Q4_K = "Q4_K"  # f16 d, f16 dmin, 12 bytes of 6-bit scales and minima, 128 bytes of nibbles
     Q5_K = "Q5_K"  # as Q4_K, with 32 bytes of high bits
     Q6_K = "Q6_K"  # 128 bytes of low nibbles, 64 of high bit pairs, 16 x int8 scales, f16 d
+    IQ4_NL = "IQ4_NL"  # f16 d, 16 bytes of nibbles that number 16 values
+    IQ4_XS = "IQ4_XS"  # f16 d, 6-bit scales in 2 + 4 bytes, 128 bytes of nibbles as IQ4_NL has them
+    MXFP4 = "MXFP4"  # a power of two (e8m0), 16 bytes of 4-bit floats (e2m1)
 
     @property
     def block_size(self) -> int:
@@ -89,9 +94,14 @@ _BLOCKS: dict[StorageFormat, tuple[int, int]] = {
     StorageFormat.Q4_1: (32, 20),
     StorageFormat.Q5_0: (32, 22),
     StorageFormat.Q5_1: (32, 24),
+    StorageFormat.Q2_K: (256, 84),
+    StorageFormat.Q3_K: (256, 110),
     StorageFormat.Q4_K: (256, 144),
     StorageFormat.Q5_K: (256, 176),
     StorageFormat.Q6_K: (256, 210),
+    StorageFormat.IQ4_NL: (32, 18),
+    StorageFormat.IQ4_XS: (256, 136),
+    StorageFormat.MXFP4: (32, 17),
 }
 
 

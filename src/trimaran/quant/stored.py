@@ -9,7 +9,8 @@ from trimaran.base.formats import GROUP, WeightFormat
 from trimaran.checkpoint.tensors import CheckpointTensor, StorageFormat
 from trimaran.kernels.step import Float32
 from trimaran.kernels.weights import Weight
-from trimaran.quant import gguf_blocks
+from trimaran.quant import gguf_blocks, gguf_grids
+from trimaran.quant.rows import in_pieces
 
 
 @dataclass(frozen=True)
@@ -52,10 +53,7 @@ def matrix_shape(shape: tuple[int, ...]) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Plain(Stored):
-    """One tensor that is complete by itself: floats, or GGUF's blocks.
-
-    F32, BF16, Q8_0, Q4_0, Q4_1 and Q5_0 have a grid, of which every bit is kept.
-    """
+    """One tensor that is complete by itself: floats, or GGUF's blocks."""
 
     tensor: CheckpointTensor
 
@@ -63,12 +61,12 @@ class Plain(Stored):
         return gguf_blocks.dequantise(self._matrix(rows))
 
     def grid(self) -> WeightFormat | None:
-        return gguf_blocks.GRIDS.get(self.tensor.fmt)
+        return gguf_grids.own_grid(self.tensor)
 
     def on_grid(self) -> Weight:
-        weight = gguf_blocks.own_grid(self._matrix(slice(None)))
-        assert weight is not None, self
-        return weight
+        if gguf_grids.is_view(self.tensor.fmt):
+            return gguf_grids.on_grid(self._matrix(slice(None)))
+        return in_pieces(self.name, matrix_shape(self.shape), lambda rows: gguf_grids.on_grid(self._matrix(rows)))
 
     @property
     def fallback(self) -> WeightFormat:
