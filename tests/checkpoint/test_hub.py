@@ -108,6 +108,24 @@ def test_one_gguf_file(hub: Hub) -> None:
     assert hub.fetched() == {"a.gguf", "sub/b.gguf"}
 
 
+def test_all_parts_of_a_gguf_model(hub: Hub) -> None:
+    names = [f"m-0000{number}-of-00002.gguf" for number in (1, 2)]
+    parts = {
+        name: Gguf([("split.no", "u16", number), ("split.count", "u16", 2)]).build()
+        for number, name in enumerate(names)
+    }
+    hub.hold(parts | {f"q4/{name}": data for name, data in parts.items()} | {"config.json": b"{}"})
+    for source, folder in (("hf:org/m", ""), (f"hf:org/m#q4/{names[1]}", "q4/")):
+        path = resolve(source).path
+        assert path.name == names[0]
+        with open_checkpoint(path) as checkpoint:
+            assert checkpoint.names == []
+        assert {f"{folder}{name}" for name in names} <= hub.fetched()
+    hub.hold({names[0]: parts[names[0]]}, revision="cut")
+    with pytest.raises(SourceError, match=rf"no file '{names[1]}'; its GGUF files: {names[0]}"):
+        resolve("hf:org/m@cut")
+
+
 @pytest.mark.parametrize(
     ("files", "source", "reason"),
     [

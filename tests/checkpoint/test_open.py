@@ -31,6 +31,16 @@ def test_the_model_file_is_preferred_to_a_second_copy(tmp_path: Path) -> None:
         assert checkpoint.path == tmp_path / "model.safetensors"
 
 
+def test_the_makers_own_copy_is_no_second_model(tmp_path: Path) -> None:
+    path = directory(tmp_path, weights__safetensors=SAFETENSORS, consolidated__safetensors=b"x")
+    with open_checkpoint(path) as checkpoint:
+        assert checkpoint.path == tmp_path / "weights.safetensors"
+    (path / "weights.safetensors").unlink()
+    (path / "consolidated.safetensors").write_bytes(SAFETENSORS)
+    with open_checkpoint(path) as checkpoint:
+        assert checkpoint.names == ["w"]
+
+
 def test_a_gguf_file_is_known_by_its_first_bytes(tmp_path: Path) -> None:
     with open_checkpoint(directory(tmp_path, blob=GGUF) / "blob") as checkpoint:
         assert checkpoint.kind == "gguf"

@@ -78,6 +78,25 @@ def test_shards_are_read_as_one_model(tmp_path: Path) -> None:
             assert [tensor.data.tobytes() for tensor in checkpoint.tensors()] == [bytes(16)] * 2
 
 
+def test_shards_are_those_that_the_index_names(tmp_path: Path) -> None:
+    """MiniMax ships 125 files numbered up to 130; Mistral ships a copy of everything under other names."""
+    shards = {f"model-{number:05}-of-00130.safetensors": [f"t{number}"] for number in (1, 2, 4, 130)}
+    path = sharded(tmp_path, {names[0]: file for file, names in shards.items()}, shards)
+    (path / "consolidated-00001-of-00002.safetensors").write_bytes(b"not read")
+    with open_checkpoint(path) as checkpoint:
+        assert checkpoint.names == ["t1", "t2", "t4", "t130"]
+
+
+def test_tensors_of_no_use_to_a_text_model_can_be_skipped(tmp_path: Path) -> None:
+    kinds = {"F64": 8, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "I64": 8, "I32": 4, "I16": 2, "I8": 1}
+    kinds |= {"U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1}
+    data = safetensors({kind: (kind, (2, 3), bytes(6 * size)) for kind, size in kinds.items()})
+    with open_checkpoint(model(tmp_path, data)) as checkpoint:
+        for tensor in checkpoint.tensors():
+            assert tensor.array().shape == (2, 3)
+            assert tensor.array().dtype.itemsize == kinds[tensor.name]
+
+
 def test_the_digest_covers_config_and_every_shard(tmp_path: Path) -> None:
     path = sharded(
         tmp_path, {"x": "1.safetensors", "y": "2.safetensors"}, {"1.safetensors": ["x"], "2.safetensors": ["y"]}

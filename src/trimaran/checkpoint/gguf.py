@@ -7,11 +7,13 @@ every count, length and offset is checked against the file's size before it is u
 
 import hashlib
 import struct
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trimaran.base.errors import CheckpointError
 from trimaran.checkpoint.checkpoint import Checkpoint, check_spans
+from trimaran.checkpoint.gguf_parts import part_names
 from trimaran.checkpoint.gguf_values import Cursor
 from trimaran.checkpoint.mapping import MappedFile
 from trimaran.checkpoint.tensors import StorageFormat, TensorSpan
@@ -52,17 +54,71 @@ _OTHER_TYPES = {  # ggml_type ids that we know but do not read, for the error's 
 }  # fmt: skip
 
 
+@dataclass(frozen=True)
+class _Part:
+    """What one file holds. ``fingerprint`` is the hash of all of it that is not tensor data."""
+
+    metadata: dict[str, Any]
+    spans: list[TensorSpan]
+    fingerprint: bytes
+
+
 def read_gguf(path: Path) -> Checkpoint:
-    """Opens a GGUF file; raises ``CheckpointError`` that says what is wrong and at which byte."""
-    file = MappedFile(path)
+    """Opens a GGUF file, or all parts of a model of which it is one (the metadata are those of the first).
+
+    Raises ``CheckpointError`` that says what is wrong and at which byte.
+    """
+    files = [MappedFile(path)]
     try:
-        return _read(path, file)
+        part = _read(path, files[0], 0)
+        count = part.metadata.get(_COUNT, 1)
+        if not isinstance(count, int) or count < 2:
+            return Checkpoint("gguf", path, part.metadata, part.fingerprint, files, part.spans)
+        files[0].close()
+        paths = _part_paths(path, count)
+        files[:] = [MappedFile(each) for each in paths]
+        parts = [_read(each, file, number) for number, (each, file) in enumerate(zip(paths, files, strict=True))]
+        spans = [span for part in parts for span in part.spans]
+        _check_parts(paths, parts, spans)
+        fingerprint = hashlib.sha256(b"".join(part.fingerprint for part in parts)).digest()
+        return Checkpoint("gguf", paths[0], parts[0].metadata, fingerprint, files, spans)
     except BaseException:
-        file.close()
+        for file in files:
+            file.close()
         raise
 
 
-def _read(path: Path, file: MappedFile) -> Checkpoint:
+def _part_paths(path: Path, count: int) -> list[Path]:
+    paths = [path.with_name(name) for name in part_names(path.name)]
+    if len(paths) != count:
+        raise CheckpointError(
+            f"{path} is one of {count} parts, but is not called NAME-00001-of-{count:05}.gguf and so on"
+        )
+    for each in paths:
+        if not each.is_file():
+            raise CheckpointError(f"{each} is missing: {path.name} is one of {count} parts; pull the model again")
+    return paths
+
+
+def _check_parts(paths: list[Path], parts: list[_Part], spans: list[TensorSpan]) -> None:
+    for number, (path, part) in enumerate(zip(paths, parts, strict=True)):
+        told = part.metadata.get(_NUMBER), part.metadata.get(_COUNT)
+        if told != (number, len(parts)):
+            raise CheckpointError(f"{path} says that it is part {told[0]!r:.20} of {told[1]!r:.20}; parts count from 0")
+    found: dict[str, Path] = {}
+    for span in spans:
+        if span.name in found:
+            raise CheckpointError(f"tensor {span.name!r} is in {found[span.name]} and again in {paths[span.file]}")
+        found[span.name] = paths[span.file]
+    announced = parts[0].metadata.get(_TENSORS, len(spans))
+    if announced != len(spans):
+        raise CheckpointError(f"{paths[0]} announces {announced!r:.20} tensors in all parts; there are {len(spans)}")
+
+
+_NUMBER, _COUNT, _TENSORS = "split.no", "split.count", "split.tensors.count"
+
+
+def _read(path: Path, file: MappedFile, number: int) -> _Part:
     cursor = Cursor(file)
     if file.buffer[:4] != MAGIC:
         raise CheckpointError(f"{path} is not a GGUF file: it starts with {file.buffer[:4]!r}")
@@ -75,11 +131,10 @@ def _read(path: Path, file: MappedFile) -> Checkpoint:
     tensors = cursor.count("number of tensors", MAX_TENSORS)
     keys = cursor.count("number of keys", MAX_KEYS)
     metadata = _read_metadata(cursor, keys)
-    spans = _read_spans(cursor, metadata, tensors)
+    spans = _read_spans(cursor, metadata, tensors, number)
     check_spans(path, spans, 0, file.size)
     spans.sort(key=lambda span: span.offset)
-    fingerprint = hashlib.sha256(file.buffer[: cursor.pos]).digest()
-    return Checkpoint("gguf", path, metadata, fingerprint, [file], spans)
+    return _Part(metadata, spans, hashlib.sha256(file.buffer[: cursor.pos]).digest())
 
 
 def _read_metadata(cursor: Cursor, keys: int) -> dict[str, Any]:
@@ -89,14 +144,10 @@ def _read_metadata(cursor: Cursor, keys: int) -> dict[str, Any]:
         if key in metadata:
             raise cursor.error(f"key {key!r} occurs twice")
         metadata[key] = cursor.value(key)
-    if metadata.get("split.count", 0) not in (0, 1):
-        raise cursor.error(
-            f"this is one of {metadata['split.count']!r:.60} parts; merge them first (llama-gguf-split --merge)"
-        )
     return metadata
 
 
-def _read_spans(cursor: Cursor, metadata: dict[str, Any], count: int) -> list[TensorSpan]:
+def _read_spans(cursor: Cursor, metadata: dict[str, Any], count: int, file: int) -> list[TensorSpan]:
     alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
     if not isinstance(alignment, int) or alignment <= 0 or alignment % 8 != 0:
         raise cursor.error(f"general.alignment is {alignment!r:.60}; it must be a positive multiple of 8")
@@ -105,7 +156,7 @@ def _read_spans(cursor: Cursor, metadata: dict[str, Any], count: int) -> list[Te
     for name, _, _, offset in records:
         if offset % alignment != 0:
             raise cursor.error(f"tensor {name!r} lies at offset {offset}, not a multiple of the alignment {alignment}")
-    return [TensorSpan(name, shape, fmt, 0, base + offset) for name, shape, fmt, offset in records]
+    return [TensorSpan(name, shape, fmt, file, base + offset) for name, shape, fmt, offset in records]
 
 
 def _read_record(cursor: Cursor, index: int) -> tuple[str, tuple[int, ...], StorageFormat, int]:

@@ -14,6 +14,7 @@ from trimaran.base.errors import SourceError
 from trimaran.checkpoint import cache
 from trimaran.checkpoint.download import Remote, demand_space, download
 from trimaran.checkpoint.environment import hub_endpoint, hub_token
+from trimaran.checkpoint.gguf_parts import is_later_part, part_names
 from trimaran.checkpoint.http_client import get_document, open_client
 from trimaran.checkpoint.progress import megabytes
 from trimaran.checkpoint.source_spec import HubSource, Pins
@@ -51,12 +52,16 @@ def pull_hub(text: str, source: HubSource, pins: Pins) -> cache.CachedModel:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     with open_client() as client:
         listing = _list(client, source, headers)
-        chosen = [_named(listing, source)] if source.file else choose_files(source.repo, listing.siblings)
+        chosen = (
+            _parts(listing.siblings, source.file, source.repo)
+            if source.file
+            else choose_files(source.repo, listing.siblings)
+        )
         directory = cache.staging(text, listing.sha)
         demand_space(directory, sum(file.size or 0 for file in chosen))
         records = []
         for file in chosen:
-            pinned = pins.file if source.file else None
+            pinned = pins.file if file.rfilename == source.file else None
             sha256 = pinned or (file.lfs.sha256 if file.lfs else None)
             url = f"{base}/{listing.sha}/{quote(file.rfilename)}"
             remote = Remote(url, sha256, file.lfs.size if file.lfs else file.size, headers)
@@ -66,7 +71,7 @@ def pull_hub(text: str, source: HubSource, pins: Pins) -> cache.CachedModel:
 
 
 def choose_files(repo: str, files: list[HubFile]) -> list[HubFile]:
-    """Which files make the model: the safetensors with their config and tokenizer, else the only GGUF file there is.
+    """Which files make the model: the safetensors with their config and tokenizer, else the only GGUF model there is.
 
     Only the top directory counts; others hold copies in other formats. Raises ``SourceError`` when nothing fits.
     """
@@ -75,9 +80,9 @@ def choose_files(repo: str, files: list[HubFile]) -> list[HubFile]:
     named = [file for file in weights if file.rfilename.startswith("model")]
     if weights:  # some repositories also hold the maker's own copy, as consolidated*.safetensors
         return (named or weights) + [file for file in top if _is_text(file.rfilename)]
-    ggufs = [file for file in top if file.rfilename.endswith(".gguf")]
+    ggufs = [file for file in top if file.rfilename.endswith(".gguf") and not is_later_part(file.rfilename)]
     if len(ggufs) == 1:
-        return ggufs
+        return _parts(files, ggufs[0].rfilename, repo)
     if ggufs:
         choice = ", ".join(f"{file.rfilename} ({megabytes(file.size or 0)})" for file in ggufs)
         raise SourceError(f"hf:{repo} holds several GGUF files; choose one with #FILE: {choice}")
@@ -96,12 +101,14 @@ def _list(client: httpx.Client, source: HubSource, headers: dict[str, str]) -> _
         raise SourceError(f"{hub_endpoint()} does not answer as a model hub does: {error}") from error
 
 
-def _named(listing: _Listing, source: HubSource) -> HubFile:
-    for file in listing.siblings:
-        if file.rfilename == source.file:
-            return file
-    ggufs = [file.rfilename for file in listing.siblings if file.rfilename.endswith(".gguf")]
-    raise SourceError(f"hf:{source.repo} has no file {source.file!r}; its GGUF files: {', '.join(ggufs) or 'none'}")
+def _parts(files: list[HubFile], name: str, repo: str) -> list[HubFile]:
+    """The GGUF file ``name``, or all parts of the model that it is a part of, in order."""
+    found = {file.rfilename: file for file in files}
+    names = part_names(name)
+    if missing := [part for part in names if part not in found]:
+        ggufs = ", ".join(file for file in found if file.endswith(".gguf")) or "none"
+        raise SourceError(f"hf:{repo} has no file {missing[0]!r}; its GGUF files: {ggufs}")
+    return [found[part] for part in names]
 
 
 def _is_text(name: str) -> bool:

@@ -5,6 +5,7 @@ from pathlib import Path
 from trimaran.base.errors import CheckpointError
 from trimaran.checkpoint.checkpoint import Checkpoint
 from trimaran.checkpoint.gguf import MAGIC, read_gguf
+from trimaran.checkpoint.gguf_parts import is_later_part
 from trimaran.checkpoint.safetensors import INDEX, read_safetensors
 
 _SAFETENSORS = (".safetensors", ".safetensors.index.json")
@@ -56,7 +57,9 @@ def _choose(directory: Path) -> Path:
     if (directory / "model.safetensors").is_file():
         return directory / "model.safetensors"
     files = sorted(file for file in directory.iterdir() if file.is_file())
-    models = [file for file in files if file.suffix in (".gguf", ".safetensors")]
+    models = [file for file in files if file.suffix in (".gguf", ".safetensors") and not is_later_part(file.name)]
+    if len(models) > 1:  # some folders also hold the maker's own copy
+        models = [file for file in models if not file.name.startswith("consolidated")]
     if len(models) == 1:
         return models[0]
     if models:
