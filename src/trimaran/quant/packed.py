@@ -22,11 +22,7 @@ def read_packed(parts: Parts) -> Integers:
     """The matrix; raises ``CheckpointError`` where its tensors contradict, ``UnsupportedError`` on other widths."""
     words = parts.matrix("weight_packed", (StorageFormat.I32,))
     rows, cols = _shape(parts)
-    scale = parts.scales("weight_scale")
-    if scale.size == 1:
-        scale = np.broadcast_to(scale.reshape(1, 1), (rows, 1))
-    if scale.ndim != 2 or scale.shape[0] != rows or not 0 < scale.shape[1] <= cols:
-        raise parts.wrong("weight_scale", f"has shape {list(scale.shape)}, no groups of rows of {[rows, cols]}")
+    scale = parts.group_scales("weight_scale", rows, cols)
     groups = scale.shape[1]
     bits = next((bits for bits in _WIDTHS if words.shape == (rows, math.ceil(cols * bits / 32))), 0)
     if bits == 0:

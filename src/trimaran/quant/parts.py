@@ -55,6 +55,16 @@ class Parts:
             raise self.wrong(leaf, "holds scales that are infinite or no numbers")
         return array
 
+    def group_scales(self, leaf: str, rows: int, cols: int) -> npt.NDArray[Any]:
+        """Scales ``[rows, groups]`` of a matrix; one for all of it or one a row may be stored with fewer dimensions."""
+        scale = self.scales(leaf)
+        if scale.size == 1:
+            return np.broadcast_to(scale.reshape(1, 1), (rows, 1))
+        scale = scale.reshape(rows, 1) if scale.shape == (rows,) else scale
+        if scale.ndim != 2 or scale.shape[0] != rows or not 0 < scale.shape[1] <= cols:
+            raise self.wrong(leaf, f"has shape {list(scale.shape)}, which are no groups of rows of {[rows, cols]}")
+        return scale
+
     def column_groups(self, leaf: str, cols: int, groups: int) -> npt.NDArray[np.intp] | None:
         """The group of each input, or ``None`` where groups are runs of inputs (also: -1, which tools write unset)."""
         indices = self.array(leaf, (StorageFormat.I32, StorageFormat.I64)).astype(np.intp)

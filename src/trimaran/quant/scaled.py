@@ -47,12 +47,9 @@ def read_int8(parts: Parts) -> Integers:
     integers = parts.matrix("weight", (StorageFormat.I8,))
     rows, cols = integers.shape
     leaf = _scale_leaf(parts)
-    scale = parts.scales(leaf)
-    if scale.size == 1:
-        scale = np.broadcast_to(scale.reshape(1, 1), (rows, 1))
-    scale = scale.reshape(rows, 1) if scale.shape == (rows,) else scale
-    if scale.ndim != 2 or scale.shape[0] != rows or not scale.shape[1] or cols % scale.shape[1]:
-        raise parts.wrong(leaf, f"has shape {list(scale.shape)}, which does not divide rows of {[rows, cols]}")
+    scale = parts.group_scales(leaf, rows, cols)
+    if cols % scale.shape[1]:
+        raise parts.wrong(leaf, f"has {scale.shape[1]} scales a row, which do not divide {cols} inputs")
     zeros = None
     if "weight_zero_point" in parts:
         signed = parts.array("weight_zero_point", (StorageFormat.I8,))
