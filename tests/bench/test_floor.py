@@ -1,10 +1,12 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from trimaran.base.formats import ActivationFormat, CacheGroup, HeadsCache, KVFormat, WeightFormat
 from trimaran.bench.floor import Cost, Part, count_work
-from trimaran.kernels.program import Attention, Buffer, Embed, Linear, Logits, Program, RopeSpec, TakeRows
-from trimaran.kernels.weights import Weight
+from trimaran.kernels.program import Attention, Buffer, Embed, Experts, Linear, Logits, Program, RopeSpec, TakeRows
+from trimaran.kernels.weights import Weight, touched_experts
 
 HIDDEN, VOCAB, HEADS, KV_HEADS, HEAD_DIM = 64, 96, 2, 1, 32
 
@@ -64,6 +66,34 @@ def test_attention_over_int8_pages_is_int8():
     assert work.kv_bytes == 2 * HEAD_DIM + 8
     cost = work.cost([Part(context=9)], logits_rows=0)
     assert (cost.int8_ops, cost.fp32_ops) == (2 * 128 * 64 + 10 * 4 * HEADS * HEAD_DIM, 0)
+
+
+def test_of_experts_those_are_read_that_rows_are_likely_to_go_to():
+    dense = program()
+    x = dense.ops[2].out
+    experts = Experts(Buffer("mixed", HIDDEN), x, Buffer("routes", 4), "gate_up", "down", experts=8, width=32)
+    mixture = replace(dense, ops=(*dense.ops[:3], experts, *dense.ops[3:]))
+    nothing = np.empty(0)
+    held = weights(WeightFormat.INT4, WeightFormat.INT8)
+    args = KVFormat.BF16, ActivationFormat.INT8
+    plain = count_work(dense, held, *args)
+    held["gate_up"] = Weight("gate_up", WeightFormat.INT4, (8 * 64, HIDDEN), nothing)
+    held["down"] = Weight("down", WeightFormat.BF16, (8 * HIDDEN, 32), nothing)
+    work = count_work(mixture, held, *args)
+    each = 64 * 2 * 18 + HIDDEN * 32 * 2
+    assert work.weights_read(1) == plain.weight_bytes + 2 * each
+    assert work.weights_read(2) == plain.weight_bytes + 3.5 * each  # 8 * (1 - (3/4)^2)
+    assert work.weights_read(100) == plain.weight_bytes + 8 * each
+    assert work.int8_ops - plain.int8_ops == 2 * 2 * 64 * HIDDEN
+    assert work.fp32_ops - plain.fp32_ops == 2 * 2 * HIDDEN * 32
+    cost = work.cost([Part(context=0, rows=2)], logits_rows=1)
+    assert cost.bytes == work.weights_read(2) + 2 * work.kv_bytes
+
+
+def test_touched_experts_against_draws():
+    rng = np.random.default_rng(0)
+    draws = [len(np.unique([rng.permutation(12)[:3] for _ in range(5)])) for _ in range(400)]
+    assert touched_experts(12, 3, 5) == pytest.approx(np.mean(draws), abs=0.25)
 
 
 class FixedMachine:

@@ -55,10 +55,13 @@ class Decode:
         """Tokens to ask for, so that no sequence ends before ``steps`` steps have followed the last one's prefill."""
         return self.steps + 2 + self.sequences * self.depth // (CHUNK // 2)
 
+    def cost(self, work: Work) -> Cost:
+        """What the middle step cannot do without."""
+        return work.cost([Part(self.depth + self.steps // 2)] * self.sequences, self.sequences)
+
     def floor(self, work: Work, machine: Machine) -> float:
         """Tokens a second at the physical floor, at the middle step."""
-        middle = [Part(self.depth + self.steps // 2)] * self.sequences
-        return self.sequences / work.cost(middle, self.sequences).seconds(machine)
+        return self.sequences / self.cost(work).seconds(machine)
 
 
 @dataclass(frozen=True)
@@ -115,8 +118,9 @@ class Mixed:
         lengths = self.lengths()
         rows = [work.cost([Part(0, prompt + output - 1)], output) for prompt, output in lengths]
         maths = Cost(0, sum(row.int8_ops for row in rows), sum(row.fp32_ops for row in rows)).seconds(machine)
-        reads = max(output for _, output in lengths) * work.weight_bytes / machine.bandwidth(work.weight_bytes)
-        return self.counted / max(maths, reads)
+        together = [sum(output > step for _, output in lengths) for step in range(max(output for _, output in lengths))]
+        read = [work.weights_read(rows) for rows in together]
+        return self.counted / max(maths, sum(read) / machine.bandwidth(max(read)))
 
 
 Case = Prefill | Decode | EndToEnd | Mixed

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trimaran.bench.cases import Case, Subject
+from trimaran.bench.cases import Case, Decode, Subject
 from trimaran.bench.floor import Work
 from trimaran.bench.machine import ForeignLoad, Machine
 
@@ -15,11 +15,15 @@ OURS = ("engine", "executor", "http")  # the names of our own subjects
 
 @dataclass
 class Line:
-    """One case: tokens a second of every round, by subject, and at the floor as it was just before."""
+    """One case: tokens a second of every round, by subject, and at the floor as it was just before.
+
+    ``step_bytes``: what a decode step has to read.
+    """
 
     case: Case
     floors: list[float] = field(default_factory=list)
     rates: dict[str, list[float]] = field(default_factory=dict)
+    step_bytes: int | None = None
 
     def median(self, subject: str) -> float | None:
         rates = self.rates.get(subject)
@@ -77,6 +81,7 @@ class Report:
             "cases": [
                 {
                     "case": line.case.name,
+                    "step_bytes": line.step_bytes,
                     "floor": line.floor,
                     "floors": line.floors,
                     "share_of_floor": line.share,
@@ -91,7 +96,7 @@ class Report:
 
     def to_text(self) -> str:
         """A table for people: medians in tokens a second, with the range where rounds differ."""
-        head = f"{'tokens/s':32}{'engine':>8}{'(min - max)':>16}{'ms':>9}{'floor':>9}{'share':>7}"
+        head = f"{'tokens/s':32}{'engine':>8}{'(min - max)':>16}{'ms':>9}{'MB/step':>9}{'floor':>9}{'share':>7}"
         head += "".join(f"{subject:>{_width(subject)}}" for subject in self.subjects[1:])
         head += "".join(f"{title:>8}" for title in self._ratios())
         return "\n".join([*self._preamble(), "", head, *(self._row(line) for line in self.lines)])
@@ -118,6 +123,7 @@ class Report:
         ours = statistics.median(rates)
         row = f"{line.case.name:32}{ours:8.0f}{f'({min(rates):.0f} - {max(rates):.0f})':>16}"
         row += f"{1e3 * line.case.counted / ours:9.2f}"
+        row += f"{'-' if line.step_bytes is None else f'{line.step_bytes / 1e6:.1f}':>9}"
         row += f"{line.floor:9.0f}{line.share:7.0%}"
         for subject in self.subjects[1:]:
             rate = line.median(subject)
@@ -147,7 +153,7 @@ def compare(
     A peer that was far behind another in a case is not measured there again. ``progress`` is called before each
     measurement with what comes. The machine's bounds are measured before each case in each round.
     """
-    lines = [Line(case) for case in cases]
+    lines = [Line(case, step_bytes=case.cost(work).bytes if isinstance(case, Decode) else None) for case in cases]
     read_gb_s = []
     peers = tuple(subject.name for subject in subjects if subject.name not in OURS)
     with ForeignLoad() as foreign:

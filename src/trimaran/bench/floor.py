@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from trimaran.base.formats import ActivationFormat, KVFormat
 from trimaran.bench.machine import Machine
-from trimaran.kernels.program import Attention, Linear, Program
-from trimaran.kernels.weights import Weight, least_bytes
+from trimaran.kernels.program import Attention, Experts, Linear, Program
+from trimaran.kernels.weights import Weight, least_bytes, touched_experts
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,19 @@ class Cost:
 
 
 @dataclass(frozen=True)
+class ExpertBytes:
+    """The experts of one layer: bytes of each, how many there are, and how many a row goes to."""
+
+    of_each: int
+    experts: int
+    top_k: int
+
+
+@dataclass(frozen=True)
 class Work:
     """What a model does per row, counted once from its program."""
 
-    weight_bytes: int  # read once a step that chooses greedily
+    weight_bytes: int  # read once a step that chooses greedily, experts apart
     kv_bytes: int  # of one token
     int8_ops: int  # of every row
     fp32_ops: int
@@ -46,6 +55,14 @@ class Work:
     head_fp32_ops: int
     pair_ops: int  # of attention, for one query and one key, all heads and layers
     pair_int8: bool = False  # pages of int8 are multiplied as they are
+    experts: tuple[ExpertBytes, ...] = ()  # of each layer that has some
+
+    def weights_read(self, rows: int) -> int:
+        """Bytes of the weights that a step of ``rows`` rows has to read: of experts those that rows are likely to go
+        to, were all alike to them. Rows that resemble each other go to fewer."""
+        return self.weight_bytes + round(
+            sum(layer.of_each * touched_experts(layer.experts, layer.top_k, rows) for layer in self.experts)
+        )
 
     def cost(self, parts: Sequence[Part], logits_rows: int) -> Cost:
         """The cost of one step: each sequence's keys and values are read once, attention is causal."""
@@ -53,7 +70,7 @@ class Work:
         pairs = sum(part.rows * part.context + part.rows * (part.rows + 1) // 2 for part in parts)
         attention = pairs * self.pair_ops
         return Cost(
-            bytes=self.weight_bytes + self.kv_bytes * sum(part.context + part.rows for part in parts),
+            bytes=self.weights_read(rows) + self.kv_bytes * sum(part.context + part.rows for part in parts),
             int8_ops=rows * self.int8_ops + logits_rows * self.head_int8_ops + self.pair_int8 * attention,
             fp32_ops=rows * self.fp32_ops + logits_rows * self.head_fp32_ops + (not self.pair_int8) * attention,
         )
@@ -64,10 +81,18 @@ def count_work(
 ) -> Work:
     """Counts ``program``'s matrices and attention; an embedding is read by row and therefore costs nothing."""
     linears = [op for op in program.ops if isinstance(op, Linear)]
+    experts = [op for op in program.ops if isinstance(op, Experts)]
+
+    def is_int8(weight: str) -> bool:
+        return weights[weight].fmt.quantised and activations is ActivationFormat.INT8
+
     ops = {(int8, head): 0 for int8 in (False, True) for head in (False, True)}
     for op in linears:
-        int8 = weights[op.weight].fmt.quantised and activations is ActivationFormat.INT8
-        ops[int8, op.x.logits_rows] += 2 * op.x.width * op.out.width
+        ops[is_int8(op.weight), op.x.logits_rows] += 2 * op.x.width * op.out.width
+    for layer in experts:
+        for weight in (layer.gate_up, layer.down):
+            rows, cols = weights[weight].shape
+            ops[is_int8(weight), False] += 2 * rows * cols // layer.experts * (layer.routes.width // 2)
     heads = {op.weight: op.x.logits_rows and activations is ActivationFormat.INT8 for op in linears}
     return Work(
         weight_bytes=sum(least_bytes(weights[name], head=head) for name, head in heads.items()),
@@ -78,4 +103,12 @@ def count_work(
         head_fp32_ops=ops[False, True],
         pair_ops=sum(4 * op.heads * op.head_dim for op in program.ops if isinstance(op, Attention)),
         pair_int8=kv_format is KVFormat.INT8,
+        experts=tuple(
+            ExpertBytes(
+                sum(least_bytes(weights[name], head=False) for name in (layer.gate_up, layer.down)) // layer.experts,
+                layer.experts,
+                layer.routes.width // 2,
+            )
+            for layer in experts
+        ),
     )

@@ -67,7 +67,8 @@ def latency(
 ) -> None:
     """One sequence at a time: prefill and decode tokens/s, and the time to the first token.
 
-    The column `ms` is the time to a prompt's first token, or of one decode step. `executor` is the same without
+    The column `ms` is the time to a prompt's first token, or of one decode step, which has to read `MB/step`: weights,
+    of experts those of one token, and the cache. `executor` is the same without
     the engine around it: the difference is what Python costs. `x best` compares with the best of all peers.
 
     \b
@@ -107,7 +108,8 @@ def throughput(
 ) -> None:
     """Many sequences at once: decode tokens/s of all together, and whole batches from the first prompt token on.
 
-    The column `ms` is the time of one decode step, or of a whole batch.
+    The column `ms` is the time of one decode step, which has to read `MB/step` (of experts as many as its tokens are
+    likely to go to), or of a whole batch.
 
     \b
     Examples:

@@ -2,16 +2,18 @@
 
 The core only times each op of a step (on the calling thread, waiting for the others included). Names, bytes and
 operations are worked out here, from the program and the steps' shapes. They are what an op has to move and compute at
-least, not what it does: a step reads each of its weights once and each cached token of a sequence once, and a
-multiplication and an addition are two operations. "floor" is the share of the time that the machine's bandwidth, for
-a step's bytes, and its peaks allow at best; both are measured when the table is made.
+least, not what it does: a step reads each of its weights once (of experts as many as rows are likely to go to) and each
+cached token of a sequence once, and a multiplication and an addition are two operations. "floor" is the share of the
+time that the machine's bandwidth, for a step's bytes, and its peaks allow at best; both are measured when the table is
+made.
 
 Only on quiet cores: where another job takes the calling thread's core, the op that it stood in is charged for the
 pause, and ops that the other threads finished meanwhile look free.
 """
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +38,7 @@ from trimaran.kernels.program import (
     TakeRows,
 )
 from trimaran.kernels.step import ExecutorOptions, StepInputs
-from trimaran.kernels.weights import Weight, least_bytes
+from trimaran.kernels.weights import Weight, least_bytes, touched_experts
 
 Float64 = npt.NDArray[np.float64]
 
@@ -52,6 +54,8 @@ class _Cost:
     logits_rows: bool = False  # its rows are those that need logits: without any, it is not called
     bytes_of_call: int = 0
     bytes_of_row: int = 0
+    bytes_of_expert: int = 0
+    experts: tuple[int, int] = (0, 1)  # how many a row goes to, of how many
     bytes_of_token: int = 0  # in the cache
     ops_of_row: int = 0
     ops_of_score: int = 0
@@ -65,6 +69,7 @@ class _Phase:
     seconds: Float64  # by op
     steps: int = 0
     rows: int = 0
+    steps_of: Counter[int] = field(default_factory=Counter)  # by rows
     steps_with_logits: int = 0
     logits_rows: int = 0
     tokens: int = 0  # whose keys and values attention reads, those of the step included
@@ -76,10 +81,15 @@ class _Phase:
         self.seconds += seconds
         self.steps += 1
         self.rows += len(step.tokens)
+        self.steps_of[len(step.tokens)] += 1
         self.steps_with_logits += len(step.logits_rows) > 0
         self.logits_rows += len(step.logits_rows)
         self.tokens += int((counts + contexts)[counts > 0].sum())
         self.scores += int((counts * contexts + counts * (counts + 1) // 2).sum())
+
+    def touched(self, top_k: int, experts: int) -> float:
+        """Experts that the steps are expected to read, were all alike to their rows."""
+        return sum(steps * touched_experts(experts, top_k, rows) for rows, steps in self.steps_of.items())
 
 
 @dataclass
@@ -102,6 +112,7 @@ class _Line:
         self.calls += calls
         self.seconds += seconds
         self.bytes += cost.bytes_of_call * calls + cost.bytes_of_row * rows + cost.bytes_of_token * phase.tokens
+        self.bytes += round(cost.bytes_of_expert * phase.touched(*cost.experts))
         operations = cost.ops_of_row * rows + cost.ops_of_score * phase.scores
         if cost.int8:
             self.int8_ops += operations
@@ -206,7 +217,15 @@ def _cost(op: Lowered, weights: Mapping[str, Weight], options: ExecutorOptions) 
         case Route():
             return _Cost("route")
         case FusedExperts():
-            return _Cost("experts")
+            matrices = [weights[op.op.gate_up], weights[op.op.down]]
+            top_k, count = op.routes.width // 2, op.op.experts
+            return _Cost(
+                "experts",
+                bytes_of_expert=sum(least_bytes(weight, head=False) for weight in matrices) // count,
+                experts=(top_k, count),
+                ops_of_row=sum(2 * rows * cols * top_k // count for rows, cols in (m.shape for m in matrices)),
+                int8=matrices[0].fmt.quantised and options.activations is ActivationFormat.INT8,
+            )
         case HeadLinear() | LatentAttention() | SelectTokens():
             return _Cost(type(op).__name__)
         case Linear() | Experts():

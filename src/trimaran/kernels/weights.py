@@ -40,3 +40,8 @@ def least_bytes(weight: Weight, *, head: bool) -> int:
     rows, cols = weight.shape
     low = rows * cols // 2 if head and weight.fmt is WeightFormat.INT8 else 0
     return rows * cols // GROUP * weight.fmt.group_bytes - low
+
+
+def touched_experts(experts: int, top_k: int, rows: int) -> float:
+    """How many of ``experts`` some of ``rows`` rows are expected to go to, where each goes to any ``top_k`` alike."""
+    return experts * (1 - (1 - top_k / experts) ** rows)
