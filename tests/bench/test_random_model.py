@@ -34,6 +34,16 @@ def test_the_file_loads_in_its_own_grid_and_is_measured(script, kind, tmp_path, 
     assert report.lines[0].rates["engine"][0] > 0
 
 
+def test_a_model_with_experts_is_measured_against_the_experts_that_it_reads(script, tmp_path):
+    path = tmp_path / "random.gguf"
+    script.main(["tiny-moe", str(path), "--format", "Q4_0"])
+    report = run(Setup(model=path, threads=1, rounds=1), [Decode(8, 2), Decode(8, 2, 3)], lambda _: None)
+    alone, together = (line.step_bytes for line in report.lines)
+    expert, page_row = 3 * 64 * 32 * 18 // 32, 2 * (2 * 32 + 8)
+    read = 2 * expert * (4 * (1 - (1 - 2 / 4) ** 3) - 2)  # in both layers, of 4 experts 2 alone, 3.5 for three rows
+    assert together - alone == pytest.approx(read + 2 * 10 * page_row, abs=1)
+
+
 def test_the_large_shape_is_that_of_its_model(script):
     shape = script.SHAPES["qwen2.5-1.5b"]
     attention = shape.hidden * shape.head_dim * (2 * shape.heads + 2 * shape.kv_heads)
