@@ -1,9 +1,11 @@
 from trimaran.bench.cases import Decode, Mixed, Prefill, cache_need, latency_cases, throughput_cases
 from trimaran.bench.compare import Line, compare
-from trimaran.bench.floor import Work
+from trimaran.bench.floor import Reading, Work
 from trimaran.bench.machine import Machine
 
-WORK = Work(weight_bytes=1 << 20, kv_bytes=64, int8_ops=1000, fp32_ops=0, head_int8_ops=10, head_fp32_ops=0, pair_ops=2)
+WORK = Work(
+    weight_bytes=1 << 20, int8_ops=1000, fp32_ops=0, head_int8_ops=10, head_fp32_ops=0, readings=(Reading(64, 2),)
+)
 
 
 class Scripted:

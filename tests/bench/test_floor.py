@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from trimaran.base.formats import ActivationFormat, CacheGroup, HeadsCache, KVFormat, WeightFormat
-from trimaran.bench.floor import Cost, Part, count_work
+from trimaran.bench.floor import Cost, Part, Reading, count_work
 from trimaran.kernels.program import Attention, Buffer, Embed, Experts, Linear, Logits, Program, RopeSpec, TakeRows
 from trimaran.kernels.weights import Weight, touched_experts
 
@@ -44,9 +44,9 @@ def weights(layer: WeightFormat, head: WeightFormat) -> dict[str, Weight]:
 def test_bytes_and_operations_of_a_step():
     work = count_work(program(), weights(WeightFormat.INT4, WeightFormat.INT8), KVFormat.BF16, ActivationFormat.INT8)
     assert work.weight_bytes == 128 * 2 * 18 + 96 * 2 * (34 - 16)  # greedy: the head's high halves
-    assert work.kv_bytes == 2 * HEAD_DIM * 2
+    assert work.readings == (Reading(kv_bytes=2 * HEAD_DIM * 2, pair_ops=4 * HEADS * HEAD_DIM),)
     cost = work.cost([Part(context=9), Part(context=0, rows=3)], logits_rows=2)
-    assert cost.bytes == work.weight_bytes + (10 + 3) * work.kv_bytes
+    assert cost.bytes == work.weight_bytes + (10 + 3) * 2 * HEAD_DIM * 2
     assert cost.int8_ops == 4 * 2 * 128 * 64 + 2 * 2 * 96 * 64
     assert cost.fp32_ops == (10 + 1 + 2 + 3) * 4 * HEADS * HEAD_DIM
 
@@ -63,7 +63,7 @@ def test_what_is_not_int8_on_both_sides_is_float(layer, activations):
 
 def test_attention_over_int8_pages_is_int8():
     work = count_work(program(), weights(WeightFormat.INT4, WeightFormat.INT8), KVFormat.INT8, ActivationFormat.INT8)
-    assert work.kv_bytes == 2 * HEAD_DIM + 8
+    assert [reading.kv_bytes for reading in work.readings] == [2 * HEAD_DIM + 8]
     cost = work.cost([Part(context=9)], logits_rows=0)
     assert (cost.int8_ops, cost.fp32_ops) == (2 * 128 * 64 + 10 * 4 * HEADS * HEAD_DIM, 0)
 
@@ -87,13 +87,36 @@ def test_of_experts_those_are_read_that_rows_are_likely_to_go_to():
     assert work.int8_ops - plain.int8_ops == 2 * 2 * 64 * HIDDEN
     assert work.fp32_ops - plain.fp32_ops == 2 * 2 * HIDDEN * 32
     cost = work.cost([Part(context=0, rows=2)], logits_rows=1)
-    assert cost.bytes == work.weights_read(2) + 2 * work.kv_bytes
+    assert cost.bytes == work.weights_read(2) + 2 * work.readings[0].kv_bytes
 
 
 def test_touched_experts_against_draws():
     rng = np.random.default_rng(0)
     draws = [len(np.unique([rng.permutation(12)[:3] for _ in range(5)])) for _ in range(400)]
     assert touched_experts(12, 3, 5) == pytest.approx(np.mean(draws), abs=0.25)
+
+
+@pytest.mark.parametrize("window", [None, 1, 2, 7, 100])
+@pytest.mark.parametrize("part", [Part(0), Part(9), Part(0, 12), Part(5, 12), Part(40, 3)])
+def test_a_window_bounds_what_is_read(window, part):
+    seen = [
+        [key for key in range(query + 1) if window is None or query - window < key]
+        for query in range(part.context, part.context + part.rows)
+    ]
+    reading = Reading(kv_bytes=1, pair_ops=1, window=window)
+    assert reading.pairs(part) == sum(map(len, seen))
+    assert reading.tokens(part) == len(set().union(*seen))
+
+
+def test_each_group_is_counted_with_its_own_layers():
+    toy = program()
+    attention = next(op for op in toy.ops if isinstance(op, Attention))
+    local = replace(attention, group=1, window=4)
+    toy = replace(toy, ops=(*toy.ops, local, local), groups=(*toy.groups, replace(toy.groups[0], window=4)))
+    work = count_work(toy, weights(WeightFormat.FP32, WeightFormat.FP32), KVFormat.FP32, ActivationFormat.FP32)
+    token, pair = 2 * HEAD_DIM * 4, 4 * HEADS * HEAD_DIM
+    assert work.readings == (Reading(token, pair), Reading(token, 2 * pair, window=4))
+    assert work.cost([Part(9)], 0).bytes == work.weight_bytes + (10 + 4) * token
 
 
 class FixedMachine:

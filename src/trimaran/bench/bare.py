@@ -16,7 +16,7 @@ class BareExecutor:
     def __init__(self, executor: Executor, vocab: int) -> None:
         self._executor = executor
         self._tokens: Int32 = np.random.default_rng(1).integers(3, vocab, 1 << 16, dtype=np.int32)
-        self._page_table: Int32 = np.zeros((1, 1), np.int32)
+        self._page_tables: tuple[Int32, ...] = ()
 
     def measure(self, case: Case) -> float | None:
         self._deal(cache_need(case)[1])
@@ -42,9 +42,11 @@ class BareExecutor:
         self._executor.close()
 
     def _deal(self, sequences: int) -> None:
-        """Splits all pages among ``sequences`` sequences."""
-        pages = (self._executor.num_pages[0] - 1) // sequences
-        self._page_table = 1 + np.arange(sequences * pages, dtype=np.int32).reshape(sequences, pages)
+        """Splits all pages of each cache group among ``sequences`` sequences; windows give none back."""
+        shares = [(pages - 1) // sequences for pages in self._executor.num_pages]
+        self._page_tables = tuple(
+            1 + np.arange(sequences * share, dtype=np.int32).reshape(sequences, share) for share in shares
+        )
 
     def _prefill(self, slot: int, tokens: int) -> None:
         for context in range(0, tokens, CHUNK):
@@ -67,7 +69,7 @@ class BareExecutor:
                 starts=np.asarray(starts, np.int32),
                 contexts=np.asarray(contexts, np.int32),
                 slots=np.asarray(slots, np.int32),
-                page_tables=(self._page_table,),
+                page_tables=self._page_tables,
                 logits_rows=np.asarray(rows, np.int32),
                 want_logits=False,
             )

@@ -44,16 +44,35 @@ class ExpertBytes:
 
 
 @dataclass(frozen=True)
+class Reading:
+    """What attention costs in the layers of one cache group: they read everything, or the last ``window`` tokens."""
+
+    kv_bytes: int  # of one token
+    pair_ops: int  # for one query and one key, all heads and layers
+    window: int | None = None
+
+    def tokens(self, part: Part) -> int:
+        """Tokens whose keys and values ``part`` reads, its own included."""
+        before = part.context if self.window is None else min(part.context, self.window - 1)
+        return before + part.rows
+
+    def pairs(self, part: Part) -> int:
+        """Queries times the keys that they see; row i sees ``context + i + 1`` tokens, or the window."""
+        growing = part.rows if self.window is None else min(part.rows, max(0, self.window - part.context))
+        pairs = growing * part.context + growing * (growing + 1) // 2
+        return pairs if self.window is None else pairs + (part.rows - growing) * self.window
+
+
+@dataclass(frozen=True)
 class Work:
     """What a model does per row, counted once from its program."""
 
     weight_bytes: int  # read once a step that chooses greedily, experts apart
-    kv_bytes: int  # of one token
     int8_ops: int  # of every row
     fp32_ops: int
     head_int8_ops: int  # of every row that needs logits
     head_fp32_ops: int
-    pair_ops: int  # of attention, for one query and one key, all heads and layers
+    readings: tuple[Reading, ...]  # of each cache group
     pair_int8: bool = False  # pages of int8 are multiplied as they are
     experts: tuple[ExpertBytes, ...] = ()  # of each layer that has some
 
@@ -67,10 +86,10 @@ class Work:
     def cost(self, parts: Sequence[Part], logits_rows: int) -> Cost:
         """The cost of one step: each sequence's keys and values are read once, attention is causal."""
         rows = sum(part.rows for part in parts)
-        pairs = sum(part.rows * part.context + part.rows * (part.rows + 1) // 2 for part in parts)
-        attention = pairs * self.pair_ops
+        each = [(reading, part) for reading in self.readings for part in parts]
+        attention = sum(reading.pairs(part) * reading.pair_ops for reading, part in each)
         return Cost(
-            bytes=self.weights_read(rows) + self.kv_bytes * sum(part.context + part.rows for part in parts),
+            bytes=self.weights_read(rows) + sum(reading.tokens(part) * reading.kv_bytes for reading, part in each),
             int8_ops=rows * self.int8_ops + logits_rows * self.head_int8_ops + self.pair_int8 * attention,
             fp32_ops=rows * self.fp32_ops + logits_rows * self.head_fp32_ops + (not self.pair_int8) * attention,
         )
@@ -96,12 +115,14 @@ def count_work(
     heads = {op.weight: op.x.logits_rows and activations is ActivationFormat.INT8 for op in linears}
     return Work(
         weight_bytes=sum(least_bytes(weights[name], head=head) for name, head in heads.items()),
-        kv_bytes=sum(group.page_bytes(kv_format, 1) for group in program.groups),
         int8_ops=ops[True, False],
         fp32_ops=ops[False, False],
         head_int8_ops=ops[True, True],
         head_fp32_ops=ops[False, True],
-        pair_ops=sum(4 * op.heads * op.head_dim for op in program.ops if isinstance(op, Attention)),
+        readings=tuple(
+            Reading(group.page_bytes(kv_format, 1), _pair_ops(program, number), group.window)
+            for number, group in enumerate(program.groups)
+        ),
         pair_int8=kv_format is KVFormat.INT8,
         experts=tuple(
             ExpertBytes(
@@ -112,3 +133,8 @@ def count_work(
             for layer in experts
         ),
     )
+
+
+def _pair_ops(program: Program, group: int) -> int:
+    attentions = [op for op in program.ops if isinstance(op, Attention) and op.group == group]
+    return sum(4 * op.heads * op.head_dim for op in attentions)

@@ -130,8 +130,7 @@ def measure(
 
 def forward(executor: Executor, tokens: Sequence[int]) -> Iterator[Float32]:
     """Yields the logits of every position in order: first in chunks, then token by token."""
-    pages = np.zeros((CHUNK, executor.num_pages[0] - 1), np.int32)
-    pages[0] = 1 + np.arange(executor.num_pages[0] - 1)
+    tables = tuple(1 + np.arange(pages - 1, dtype=np.int32)[np.newaxis] for pages in executor.num_pages)
     chunked = len(tokens) - min(ONE_BY_ONE, len(tokens) // 4)
     context = 0
     while context < len(tokens):
@@ -141,7 +140,7 @@ def forward(executor: Executor, tokens: Sequence[int]) -> Iterator[Float32]:
             starts=np.asarray([0, rows], np.int32),
             contexts=np.asarray([context], np.int32),
             slots=np.asarray([0], np.int32),
-            page_tables=(pages,),
+            page_tables=tables,
             logits_rows=np.arange(rows, dtype=np.int32),
             want_logits=True,
         )

@@ -21,6 +21,7 @@ from trimaran.engine.config import EngineConfig
 from trimaran.engine.load import load_engine
 from trimaran.engine.sizing import kv_format_beside
 from trimaran.kernels.open import open_executor
+from trimaran.kernels.program import Program
 from trimaran.kernels.step import ExecutorOptions
 from trimaran.models.load import load_weights
 from trimaran.models.registry import build_program, read_config
@@ -83,7 +84,8 @@ def run(setup: Setup, cases: Sequence[Case], progress: Callable[[str], None]) ->
                 max_num_seqs=sequences,
                 max_num_batched_tokens=CHUNK,
                 page_size=PAGE,
-                kv_memory_bytes=program.groups[0].page_bytes(kv_format, PAGE) * (1 + pages),
+                # Of two kinds of groups each gets at least half (engine/sizing.py), and every one needs what it asks.
+                kv_memory_bytes=_kv_bytes(program, kv_format, 1 + pages) * min(2, len(program.groups)),
                 threads=threads,
                 overlap=setup.overlap,
             )
@@ -95,7 +97,7 @@ def run(setup: Setup, cases: Sequence[Case], progress: Callable[[str], None]) ->
             server = OwnServer(str(setup.model), flags, program.vocab)
             stack.callback(server.close)
             subjects.append(server)
-        cache_bytes = program.groups[0].page_bytes(KVFormat.BF16, PAGE) * pages
+        cache_bytes = _kv_bytes(program, KVFormat.BF16, pages)
         needs_of_peers = PeerOptions(
             model=str(setup.model),
             threads=threads,
@@ -114,6 +116,11 @@ def _server_flags(setup: Setup, kv_format: KVFormat, threads: int, sequences: in
     flags = ["--threads", str(threads), "--max-num-seqs", str(sequences), "--max-model-len", str(context)]
     flags += ["--kv-cache-dtype", kv_format.value, "--overlap" if setup.overlap else "--no-overlap"]
     return flags + (["--weight-format", setup.weight_format.value] if setup.weight_format else [])
+
+
+def _kv_bytes(program: Program, kv_format: KVFormat, pages: int) -> int:
+    """Bytes of ``pages`` pages in each cache group."""
+    return pages * sum(group.page_bytes(kv_format, PAGE) for group in program.groups)
 
 
 def _pages(tokens: int) -> int:
