@@ -39,6 +39,7 @@ class KVCache:
             PageGroup(PagePool(pages - 1, tags), window, limits)
             for window, pages in zip(windows, num_pages, strict=True)
         )
+        self._windowed = [(number, group) for number, group in enumerate(self.groups) if group.window is not None]
         self.tables: tuple[Int32, ...] = tuple(group.table for group in self.groups)
         self.prefix = PrefixCache(self.groups, identity, enabled=prefix_caching)
 
@@ -66,12 +67,13 @@ class KVCache:
         sequence.slot = slot
         sequence.pages = found
         sequence.computed = sequence.sealed = cached * self._page_size
-        self._account(sequence)
+        sequence.room = min(ends) * self._page_size
+        self._note_due(sequence)
         return True
 
     def extend(self, sequence: Sequence, tokens: int) -> bool:
-        """Gives a running sequence pages for its first ``tokens`` tokens; False, and nothing has changed, when a group
-        has too few."""
+        """Gives a running sequence pages for its first ``tokens`` tokens, for which it has no room yet; False, and
+        nothing has changed, when a group has too few."""
         assert sequence.slot is not None
         end = pages_of(tokens, self._page_size)
         for group, held in zip(self.groups, sequence.pages, strict=True):
@@ -79,7 +81,7 @@ class KVCache:
                 return False
         for group, held in zip(self.groups, sequence.pages, strict=True):
             group.extend(sequence.slot, held, end, sequence.id)
-        self._account(sequence)
+        sequence.room = end * self._page_size
         return True
 
     def settle(self, sequence: Sequence) -> None:
@@ -87,9 +89,9 @@ class KVCache:
         nothing to do before ``sequence.computed`` reaches ``sequence.due``."""
         assert sequence.slot is not None
         self.prefix.publish(sequence)
-        for group, held in zip(self.groups, sequence.pages, strict=True):
-            group.give_back(sequence.slot, held, sequence.computed)
-        self._account(sequence)
+        for number, group in self._windowed:
+            group.give_back(sequence.slot, sequence.pages[number], sequence.computed)
+        self._note_due(sequence)
 
     def release(self, sequence: Sequence) -> None:
         """Takes a sequence's slot and pages back; its tokens would have to be computed again."""
@@ -107,12 +109,12 @@ class KVCache:
             if group.pool.available == group.pool.total:
                 assert not group.table.any(), "a free page stands in a table"
 
-    def _account(self, sequence: Sequence) -> None:
-        """Notes until when the sequence needs neither ``extend`` nor ``settle``."""
-        size, pages = self._page_size, sequence.pages
-        sequence.room = size * min(held.end for held in pages)
-        passed = (group.due(held) for group, held in zip(self.groups, pages, strict=True))
-        sequence.due = min([sequence.sealed + size, *(position for position in passed if position is not None)])
+    def _note_due(self, sequence: Sequence) -> None:
+        """Notes until when the sequence does not need ``settle``."""
+        due = sequence.sealed + self._page_size
+        for number, group in self._windowed:
+            due = min(due, group.due(sequence.pages[number]))
+        sequence.due = due
 
     def _release(self, slot: int, pages: Items[HeldPages]) -> None:
         for group, held in zip(self.groups, pages, strict=True):

@@ -75,9 +75,10 @@ class PageGroup:
             for ref in passed:
                 self.pool.release(ref)
 
-    def due(self, held: HeldPages) -> int | None:
-        """The position at which the first page held may be given back; None: never."""
-        return None if self.window is None else passed_at(held.first, self.window, self.page_size)
+    def due(self, held: HeldPages) -> int:
+        """The position at which the first page held may be given back; there is a window."""
+        assert self.window is not None
+        return passed_at(held.first, self.window, self.page_size)
 
     def release(self, slot: int, held: HeldPages) -> None:
         """Gives all pages back and clears the row."""
