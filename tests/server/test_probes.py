@@ -1,8 +1,10 @@
 """Health, readiness, version, models and the names of metrics."""
 
 import trimaran
+from trimaran.kernels.null import NullModel
 
-from .running import NAME, eventually
+from .byte_model import VOCAB
+from .running import NAME, eventually, running
 
 METRICS = {
     "trimaran_engine_restarts": "counter",
@@ -100,3 +102,14 @@ def test_the_log_has_the_path(server, caplog):
 def test_openapi_describes_the_routes(server):
     paths = server.http.get("/openapi.json").json()["paths"]
     assert {"/v1/chat/completions", "/v1/completions", "/v1/models"} <= set(paths)
+
+
+def test_pages_of_layers_with_a_window_are_told_apart(byte_model, capfd):
+    null = NullModel(vocab=VOCAB, context=2048, windows=(None, 64))
+    with running(byte_model, null=null) as server:
+        eventually(lambda: 'trimaran_pages{window="64"}' in server.http.get("/metrics").text)
+        text = server.http.get("/metrics").text
+    values = {line.split()[0]: int(float(line.split()[1])) for line in text.splitlines() if "window=" in line}
+    whole, windowed = (values[f'trimaran_pages{{window="{window}"}}'] for window in ("none", "64"))
+    assert f"KV bf16, {whole} pages of 16 and {windowed} with a window of 64;" in capfd.readouterr().err
+    assert windowed < whole
