@@ -1,3 +1,6 @@
+import json
+from pathlib import Path
+
 import msgspec
 import pytest
 
@@ -6,6 +9,7 @@ from trimaran.checkpoint.catalog import load_catalog, parse_entry
 from trimaran.checkpoint.source_spec import HubSource, parse_source
 from trimaran.models.registry import FAMILIES, HF
 
+FAMILIES_DATA = Path(__file__).resolve().parent.parent / "data" / "families"
 GOOD = {
     "name": "tiny",
     "source": "hf:org/m#m.gguf",
@@ -39,6 +43,14 @@ def test_every_entry_has_a_source_that_parses_and_what_is_not_on_the_hub_is_pinn
 def test_every_familys_name_is_one_that_programs_are_built_for() -> None:
     known = {*HF.values(), *FAMILIES}
     assert {entry.family for entry in load_catalog().values()} <= known
+
+
+def test_a_family_that_was_tested_has_a_tiny_model() -> None:
+    configs = [json.loads(path.read_text("utf-8")) for path in FAMILIES_DATA.glob("*/config.json")]
+    tiny = {config.get("text_config", config)["model_type"] for config in configs}
+    if "kimi_k25" in {config["model_type"] for config in configs}:
+        tiny.add("kimi_k2")
+    assert tiny >= {entry.family for entry in load_catalog().values() if entry.tested == "tiny"}
 
 
 def test_a_good_entry() -> None:

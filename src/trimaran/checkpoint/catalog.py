@@ -23,7 +23,7 @@ class CatalogEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     ``tested``: ``real`` if this very model has been run by the project, ``tiny`` if only a small random model of its
     family was held against an implementation of others, ``no`` if neither. ``from_memory`` lists the keys whose values
-    nobody has looked up. ``precision`` follows from a rule unless ``tested`` is ``real``.
+    nobody has looked up. ``prefill`` and ``decode`` follow from a rule, unless ``tested`` is ``real``.
     """
 
     name: str
