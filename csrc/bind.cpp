@@ -205,6 +205,9 @@ NB_MODULE(_native, m) {
       .def("add_group", &Program::add_group, nb::arg("num_pages"), nb::arg("window"))
       .def("add_heads_cache", &Program::add_heads_cache, nb::arg("group"), nb::arg("layers"), nb::arg("kv_heads"),
            nb::arg("head_dim"))
+      .def("add_latent_cache", &Program::add_latent_cache, nb::arg("group"), nb::arg("layers"), nb::arg("latent"),
+           nb::arg("rope"))
+      .def("add_index_cache", &Program::add_index_cache, nb::arg("group"), nb::arg("layers"), nb::arg("dim"))
       .def("add_buffer", &Program::add_buffer, nb::arg("width"), nb::arg("logits_rows"))
       .def("add_matrix", &add_matrix, nb::arg("fmt"), nb::arg("n"), nb::arg("k"), nb::arg("data").noconvert(),
            nb::arg("scale").noconvert().none(), nb::arg("minimum").noconvert().none(), nb::arg("paired"),
@@ -247,6 +250,25 @@ NB_MODULE(_native, m) {
            nb::arg("epsilon"), nb::arg("factor"))
       .def("experts", &add_experts_op, nb::kw_only(), nb::arg("out"), nb::arg("x"), nb::arg("routes"),
            nb::arg("gate_up"), nb::arg("down"), nb::arg("top_k"), nb::arg("norm"), nb::arg("eps"), nb::arg("residual"))
+      .def(
+          "head_linear", [](Program& p, int out, int x, int weights) { p.add_op(HeadLinearOp{out, x, weights}); },
+          nb::arg("out"), nb::arg("x"), nb::arg("weights"))
+      .def(
+          "latent_attention",
+          [](Program& p, int out, int q_latent, int q, int kv, int selected, int cache, int layer, int heads,
+             int latent, int rope, int norm, float scale, float eps) {
+            p.add_op(LatentOp{out, q_latent, q, kv, selected, cache, layer, heads, latent, rope, norm, scale, eps});
+          },
+          nb::kw_only(), nb::arg("out"), nb::arg("q_latent"), nb::arg("q"), nb::arg("kv"), nb::arg("selected"),
+          nb::arg("cache"), nb::arg("layer"), nb::arg("heads"), nb::arg("latent"), nb::arg("rope"), nb::arg("norm"),
+          nb::arg("scale"), nb::arg("eps"))
+      .def(
+          "select_tokens",
+          [](Program& p, int out, int q, int k, int weights, int cache, int layer, int heads, int rope, int norm,
+             int norm_bias,
+             float eps) { p.add_op(SelectOp{out, q, k, weights, cache, layer, heads, rope, norm, norm_bias, eps}); },
+          nb::kw_only(), nb::arg("out"), nb::arg("q"), nb::arg("k"), nb::arg("weights"), nb::arg("cache"),
+          nb::arg("layer"), nb::arg("heads"), nb::arg("rope"), nb::arg("norm"), nb::arg("norm_bias"), nb::arg("eps"))
       .def(
           "glu",
           [](Program& p, int out, int gate_up, const std::string& kind) {

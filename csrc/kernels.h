@@ -177,6 +177,11 @@ struct Parts {        // a list of numbers, split by a pivot
   float least, most;  // the least of those above, the most of those below; infinite where there are none
 };
 
+struct HeadLinear;  // latent.h, as the next ones
+struct LatentAttention;
+struct LatentUnit;
+struct SelectTokens;
+
 struct Kernels {
   const char* name;
   int scan_rows;  // most rows for which scan() and rescore() are quicker than linear()
@@ -191,6 +196,13 @@ struct Kernels {
   void (*store_kv)(const Attention&, int row, int position, int kv_head, const int32_t* pages);
   void (*attend)(const Attention&, const AttentionUnit&);
   void (*merge)(const Attention&, const AttentionUnit&);
+  void (*head_linear)(const HeadLinear&, int first_strip, int end_strip);
+  void (*store_latent)(const LatentAttention&, int row, int position, const int32_t* pages);
+  void (*attend_latents)(const LatentAttention&, const LatentUnit&);
+  void (*merge_latents)(const LatentAttention&, const LatentUnit&, int row);
+  void (*store_key)(const SelectTokens&, int row, int position, const int32_t* pages);
+  void (*score_tokens)(const SelectTokens&, int sequence, int row, int first, int end, float* scores);
+  void (*choose_tokens)(float* scores, int n, int most, float* out);
   void (*swiglu)(const float* gate_up, float* out, int width);
   void (*geglu)(const float* gate_up, float* out, int width);
   void (*add)(const float* a, const float* b, float* out, int width);

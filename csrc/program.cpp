@@ -107,6 +107,8 @@ void Program::add_op(Op op) {
       if (norm->whole) inverse->resize(options_.limits.max_rows);
     }
   }
+  if (auto* latent = std::get_if<LatentOp>(&op)) plan(*latent);
+  if (auto* select = std::get_if<SelectOp>(&op)) plan(*select);
   ops_.push_back(op);
 }
 
@@ -133,7 +135,7 @@ void Program::finish() {
       needs(stacks_[experts->down].one, false);
     }
   }
-  size_t attention = 0;
+  size_t attention = token_scratch_;
   for (const HeadsCache& cache : heads_) attention = std::max(attention, attention_scratch(cache.head_dim));
   const ActivationShape all{limits.max_rows, quantised_k, float_k}, one{1, quantised_k, float_k};
   size_t bytes = activation_bytes(all);
@@ -183,6 +185,8 @@ void Program::begin(const StepArrays& arrays, bool want_logits) {
   step_.load(arrays, options_.limits, group_limits_);
   want_logits_ = want_logits;
   for (AttentionPlan& plan : plans_) plan.cut(step_);
+  for (LatentPlan& plan : latent_plans_) plan.cut(step_);
+  for (SelectPlan& plan : select_plans_) plan.cut(step_);
   for (Worker& w : workers_) {
     w.has_best = false;
     std::fill(w.lower.begin(), w.lower.end(), -std::numeric_limits<float>::infinity());

@@ -10,6 +10,7 @@
 #include "activations.h"
 #include "experts.h"
 #include "kernels.h"
+#include "latent.h"
 #include "memory.h"
 #include "pack.h"
 #include "sampler.h"
@@ -68,6 +69,19 @@ struct ExpertsOp {
   float eps;
   int residual;
 };
+struct HeadLinearOp {
+  int out, x, weights;  // a stack
+};
+struct LatentOp {
+  int out, q_latent, q, kv, selected, cache, layer, heads, latent, rope, norm;
+  float scale, eps;
+  int plan = -1;
+};
+struct SelectOp {
+  int out, q, k, weights, cache, layer, heads, rope, norm, norm_bias;
+  float eps;
+  int plan = -1;
+};
 struct GluOp {
   int out, gate_up;
   Epilogue activation;  // kSwiglu or kGeglu
@@ -81,7 +95,8 @@ struct TakeRowsOp {
 struct LogitsOp {
   int x;
 };
-using Op = std::variant<EmbedOp, NormOp, LinearOp, AttentionOp, RouteOp, ExpertsOp, GluOp, AddOp, TakeRowsOp, LogitsOp>;
+using Op = std::variant<EmbedOp, NormOp, LinearOp, AttentionOp, HeadLinearOp, LatentOp, SelectOp, RouteOp, ExpertsOp,
+                        GluOp, AddOp, TakeRowsOp, LogitsOp>;
 
 class Program {
  public:
@@ -101,6 +116,8 @@ class Program {
   int add_group(int num_pages, int window);
   // Keys and values of some layers, in a group's pages behind the caches that are there already.
   int add_heads_cache(int group, int layers, int kv_heads, int head_dim);
+  int add_latent_cache(int group, int layers, int latent, int rope);
+  int add_index_cache(int group, int layers, int dim);
   void add_op(Op op);
   // Allocates buffers and pages; call once, after everything was added.
   void finish();
@@ -149,6 +166,12 @@ class Program {
     int layers, kv_heads, head_dim;
     size_t layer_bytes;  // of one page
   };
+  struct TokenCache {  // of latents or of an indexer's keys
+    int group;
+    size_t offset;  // of its first layer in a page
+    int layers;
+    size_t token_bytes;
+  };
   struct Rope {
     std::vector<float> cos, sin, query_scale;
     int dims;
@@ -194,12 +217,24 @@ class Program {
   // Finds what norms over all heads of a row divide by.
   void find_inverse_rms(const AttentionOp& op, Team::Member& m);
 
+  // csrc/latent.cpp
+  int add_token_cache(TokenCache cache);
+  void plan(LatentOp& op);
+  void plan(SelectOp& op);
+  TokenLayer token_layer(int cache, int layer) const;
+  Rotation rotation(int rope) const;
+  template <class Work>
+  void share_tokens(Team::Member& m, Work&& work);
+
   void run_op(const EmbedOp& op, Team::Member& m);
   void run_op(const NormOp& op, Team::Member& m);
   void run_op(const LinearOp& op, Team::Member& m);
   void run_op(const AttentionOp& op, Team::Member& m);
   void run_op(const RouteOp& op, Team::Member& m);
   void run_op(const ExpertsOp& op, Team::Member& m);
+  void run_op(const HeadLinearOp& op, Team::Member& m);
+  void run_op(const LatentOp& op, Team::Member& m);
+  void run_op(const SelectOp& op, Team::Member& m);
   void run_op(const GluOp& op, Team::Member& m);
   void run_op(const AddOp& op, Team::Member& m);
   void run_op(const TakeRowsOp& op, Team::Member& m);
@@ -223,6 +258,10 @@ class Program {
   std::vector<GroupLimits> group_limits_;
   std::vector<Group> groups_;
   std::vector<HeadsCache> heads_;
+  std::vector<TokenCache> tokens_;
+  std::vector<LatentPlan> latent_plans_;
+  std::vector<SelectPlan> select_plans_;
+  size_t token_scratch_ = 0;  // floats that the kernels of latents and indexers need
   HugeMemory logits_;
   Activations rows_{};    // prepared rows of the running linear
   Activations hidden_{};  // of experts: the input of their second matrix, by expert and row

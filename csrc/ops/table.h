@@ -3,6 +3,7 @@
 // Nothing in here may instantiate a function of the standard library: the linker keeps one copy of such a function, and
 // it could be the one that only newer processors can run. All our own functions live in a namespace per set.
 #include "kernels.h"
+#include "latent.h"
 // clang-format off
 #include "ops/math.h"
 #include "ops/rows.h"
@@ -15,6 +16,10 @@
 #include "ops/attention_float.h"
 #include "ops/attention_int8.h"
 #include "ops/attention.h"
+#include "ops/head_linear.h"
+#include "ops/latent_pages.h"
+#include "ops/latent_attention.h"
+#include "ops/select.h"
 #include "ops/sampling.h"
 // clang-format on
 
@@ -36,6 +41,13 @@ const Kernels kTable = {TRIMARAN_STRING(TRIMARAN_ISA),
                         store_kv,
                         attend,
                         merge_partials,
+                        head_linear,
+                        store_latent,
+                        attend_latents,
+                        merge_latents,
+                        store_key,
+                        score_tokens,
+                        choose_tokens,
                         glu_rows<silu>,
                         glu_rows<gelu_tanh>,
                         add_rows,

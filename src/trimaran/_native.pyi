@@ -82,6 +82,8 @@ class Program:
     def add_vector(self, data: npt.NDArray[np.float32], paired: bool) -> int: ...
     def add_group(self, num_pages: int, window: int) -> int: ...
     def add_heads_cache(self, group: int, layers: int, kv_heads: int, head_dim: int) -> int: ...
+    def add_latent_cache(self, group: int, layers: int, latent: int, rope: int) -> int: ...
+    def add_index_cache(self, group: int, layers: int, dim: int) -> int: ...
     def add_rope(
         self,
         cos: npt.NDArray[np.float32],
@@ -145,6 +147,39 @@ class Program:
         norm: int,
         eps: float,
         residual: int,
+    ) -> None: ...
+    def head_linear(self, out: int, x: int, weights: int) -> None: ...
+    def latent_attention(
+        self,
+        *,
+        out: int,
+        q_latent: int,
+        q: int,
+        kv: int,
+        selected: int,
+        cache: int,
+        layer: int,
+        heads: int,
+        latent: int,
+        rope: int,
+        norm: int,
+        scale: float,
+        eps: float,
+    ) -> None: ...
+    def select_tokens(
+        self,
+        *,
+        out: int,
+        q: int,
+        k: int,
+        weights: int,
+        cache: int,
+        layer: int,
+        heads: int,
+        rope: int,
+        norm: int,
+        norm_bias: int,
+        eps: float,
     ) -> None: ...
     def glu(self, out: int, gate_up: int, kind: str) -> None: ...
     def add(self, out: int, a: int, b: int) -> None: ...

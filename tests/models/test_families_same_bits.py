@@ -9,7 +9,7 @@ from trimaran.base.formats import ActivationFormat, KVFormat, WeightFormat
 
 from .families import NAMES, golden
 from .running import ORACLE, load, run, run_together
-from .test_families import CHUNKS, NOT_YET
+from .test_families import CHUNKS
 
 FORMATS = {
     "fp32": (WeightFormat.FP32, ORACLE),
@@ -18,7 +18,7 @@ FORMATS = {
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in NOT_YET.get("native", ())])
+@pytest.mark.parametrize("name", NAMES)
 def test_same_bits(name: str, fmt: str) -> None:
     weights, options = FORMATS[fmt]
     model, tokens = load(name, weights), golden(name)["tokens"]

@@ -14,7 +14,7 @@ from trimaran.models.registry import build_program, read_config_file
 
 from .families import NAMES, golden
 from .running import Model, load, run
-from .test_families import CHUNKS, EXECUTORS, NOT_YET
+from .test_families import CHUNKS, EXECUTORS
 
 SPARSE = [name for name in NAMES if "selected" in golden(name)]
 
@@ -38,8 +38,6 @@ def selecting(model: Model, indexer: int) -> Model:
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("name", SPARSE)
 def test_the_chosen_tokens_are_those_of_transformers(name: str, executor: str, chunks: str) -> None:
-    if name in NOT_YET.get(executor, ()):
-        pytest.skip(f"{executor} does not run {name} yet")
     expected = golden(name)
     for indexer, selected in enumerate(expected["selected"]):
         model = selecting(load(name), indexer)

@@ -10,7 +10,6 @@ import numpy.typing as npt
 from trimaran.base.env import truth
 from trimaran.base.errors import ConfigError, UnsupportedError
 from trimaran.base.formats import (
-    GROUP,
     ActivationFormat,
     CacheGroup,
     HeadsCache,
@@ -22,6 +21,7 @@ from trimaran.kernels.bounds import Bounds
 from trimaran.kernels.dequantise import dequantise
 from trimaran.kernels.native_lowering import GATED, FusedExperts, FusedLinear, Lowered, Slots, lower, plan_slots
 from trimaran.kernels.native_profile import Profile
+from trimaran.kernels.native_shapes import check_shapes
 from trimaran.kernels.program import (
     Add,
     Attention,
@@ -53,8 +53,6 @@ except ImportError as error:  # installed without its compiled part
     raise UnsupportedError(f"the native executor was not built ({error}); use the executor 'reference'") from error
 
 Choice = int | tuple[int, float, list[tuple[int, float]]]  # with logprobs: id, logprob, the most likely
-MAX_VOCAB = 2**19  # up to here the sums of a sampler's weights are exact
-MAX_ROUTES = 64  # experts of a row, and groups of experts
 NONE = -1  # the core's "no such part"
 
 
@@ -72,7 +70,7 @@ class NativeExecutor:
     def __init__(self, program: Program, weights: Mapping[str, Weight], options: ExecutorOptions) -> None:
         check_options(options)
         check_weights(program, weights)
-        _check_shapes(program, weights)
+        check_shapes(program, weights)
         self.isa = choose_isa(os.environ)
         profiled = truth("TRIMARAN_PROFILE", os.environ.get("TRIMARAN_PROFILE") or "false")
         self.threads = options.threads or len(os.sched_getaffinity(0))
@@ -153,32 +151,6 @@ def choose_isa(environ: Mapping[str, str]) -> str:
     return asked
 
 
-def _check_shapes(program: Program, weights: Mapping[str, Weight]) -> None:
-    for spec in program.weights.values():
-        if not spec.matrix:
-            continue
-        fmt, inputs = weights[spec.name].fmt, spec.shape[1]
-        multiple = GROUP if fmt.quantised else 2
-        if inputs % multiple:
-            raise UnsupportedError(
-                f"{spec.name} has {inputs} inputs; as {fmt} the native executor needs a multiple of {multiple}"
-            )
-    if program.vocab > MAX_VOCAB:
-        raise UnsupportedError(f"a vocabulary of {program.vocab} exceeds the native executor's limit of {MAX_VOCAB}")
-    for op in program.ops:
-        if isinstance(op, Route) and max(op.top_k, op.groups) > MAX_ROUTES:
-            raise UnsupportedError(f"{op.top_k} experts a row of {op.groups} groups: the most is {MAX_ROUTES} of each")
-        if isinstance(op, Experts):
-            assert op.activation == "silu", op
-        if isinstance(op, Attention):
-            assert op.window == program.groups[op.group].window, op
-            if op.head_dim % 16:
-                raise UnsupportedError(f"head_dim {op.head_dim} is not a multiple of 16, as the native executor needs")
-            assert op.heads % op.kv_heads == 0, op
-            assert op.rope.dims % 2 == 0, op
-            assert op.rope.dims <= op.head_dim, op
-
-
 class _Assembly:
     """Builds the core of one executor: memory first, then op by op."""
 
@@ -190,7 +162,8 @@ class _Assembly:
         ops = lower(program)
         gated = [op for op in ops if isinstance(op, FusedLinear) and op.epilogue in GATED.values()]
         experts = [op.op for op in ops if isinstance(op, FusedExperts)]
-        self._stacks = {name: op.experts for op in experts for name in (op.gate_up, op.down)}  # matrices in a stack
+        self._stacks = {name: op.experts for op in experts for name in (op.gate_up, op.down)}
+        self._stacks |= {op.weight: op.heads for op in ops if isinstance(op, HeadLinear)}  # matrices in a stack
         self._paired = {name for op in gated for name in (op.weight, op.bias)} | {op.gate_up for op in experts}
         linears = [op for op in ops if isinstance(op, FusedLinear)]
         self._heads = {id(weights[op.weight]) for op in linears if self._makes_logits_of_int8(op)}
@@ -211,7 +184,9 @@ class _Assembly:
             kv_format=options.kv_format,
             weight_bytes=self._weight_bytes(program),
         )
-        self._head_caches: dict[int, int] = {}  # the core's HeadsCache of each group that has one
+        self._head_caches: dict[int, int] = {}  # by group, the core's caches of each kind
+        self._latent_caches: dict[int, int] = {}
+        self._index_caches: dict[int, int] = {}
         for number, group in enumerate(program.groups):
             self._add_group(number, group, options)
         self._slots: Slots = plan_slots(ops)
@@ -229,8 +204,11 @@ class _Assembly:
                 case HeadsCache():
                     added = self.core.add_heads_cache(number, cache.layers, cache.kv_heads, cache.head_dim)
                     self._head_caches[number] = added
-                case LatentCache() | IndexCache():
-                    raise NotImplementedError(type(cache).__name__)
+                case LatentCache():
+                    added = self.core.add_latent_cache(number, cache.layers, cache.latent, cache.rope)
+                    self._latent_caches[number] = added
+                case IndexCache():
+                    self._index_caches[number] = self.core.add_index_cache(number, cache.layers, cache.dim)
 
     def _weight_bytes(self, program: Program) -> int:
         sizes = {}
@@ -332,8 +310,38 @@ class _Assembly:
                     eps=0.0 if op.norm is None else op.norm.eps,
                     residual=NONE if op.residual is None else self._buffer(op.residual),
                 )
-            case HeadLinear() | LatentAttention() | SelectTokens():
-                raise NotImplementedError(type(op).__name__)
+            case HeadLinear():
+                self.core.head_linear(self._buffer(op.out), self._buffer(op.x), self._matrix(op.weight))
+            case LatentAttention():
+                self.core.latent_attention(
+                    out=self._buffer(op.out),
+                    q_latent=self._buffer(op.q_latent),
+                    q=self._buffer(op.q),
+                    kv=self._buffer(op.kv),
+                    selected=NONE if op.selected is None else self._buffer(op.selected),
+                    cache=self._latent_caches[op.group],
+                    layer=op.layer,
+                    heads=op.heads,
+                    latent=op.latent,
+                    rope=self._rope(op.rope, None),
+                    norm=self._vector(op.norm),
+                    scale=op.scale,
+                    eps=op.eps,
+                )
+            case SelectTokens():
+                self.core.select_tokens(
+                    out=self._buffer(op.out),
+                    q=self._buffer(op.q),
+                    k=self._buffer(op.k),
+                    weights=self._buffer(op.weights),
+                    cache=self._index_caches[op.group],
+                    layer=op.layer,
+                    heads=op.heads,
+                    rope=self._rope(op.rope, None),
+                    norm=self._vector(op.norm),
+                    norm_bias=self._vector(op.norm_bias),
+                    eps=op.eps,
+                )
             case Linear() | Experts():
                 raise AssertionError("lowering leaves no plain product")
 

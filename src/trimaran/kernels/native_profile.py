@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from trimaran.base.formats import GROUP, ActivationFormat, KVFormat
+from trimaran.base.formats import GROUP, ActivationFormat, IndexCache, KVFormat, LatentCache
 from trimaran.kernels.bounds import Bounds
 from trimaran.kernels.native_lowering import FusedExperts, FusedLinear, Lowered, lower
 from trimaran.kernels.program import (
@@ -41,6 +41,7 @@ from trimaran.kernels.step import ExecutorOptions, StepInputs
 from trimaran.kernels.weights import Weight, least_bytes, touched_experts
 
 Float64 = npt.NDArray[np.float64]
+Int64 = npt.NDArray[np.int64]
 
 PHASES = ("1 row", "2 to 64 rows", "more than 64 rows")
 HEADER = ("op", "calls", "us/step", "share", "MB/step", "GB/s", "MOP/step", "GOP/s", "floor")
@@ -60,6 +61,24 @@ class _Cost:
     ops_of_row: int = 0
     ops_of_score: int = 0
     int8: bool = False  # its operations are of int8
+    most: int | None = None  # tokens that a row reads of its cache
+
+
+@dataclass
+class _Seen:
+    """What rows read of their caches, if at most ``most`` tokens each."""
+
+    most: int | None
+    tokens: int = 0  # that are read at least, by any row
+    scores: int = 0  # pairs of a row and a token that it reads
+
+    def add(self, counts: Int64, contexts: Int64) -> None:
+        ends = counts + contexts
+        excess = np.zeros_like(ends) if self.most is None else np.maximum(ends - self.most, 0)
+        beyond = np.minimum(excess, counts)  # rows that see more than they read
+        self.tokens += int((ends - excess)[counts > 0].sum())
+        self.scores += int((counts * contexts + counts * (counts + 1) // 2).sum())
+        self.scores -= int((beyond * excess - beyond * (beyond - 1) // 2).sum())
 
 
 @dataclass
@@ -72,8 +91,7 @@ class _Phase:
     steps_of: Counter[int] = field(default_factory=Counter)  # by rows
     steps_with_logits: int = 0
     logits_rows: int = 0
-    tokens: int = 0  # whose keys and values attention reads, those of the step included
-    scores: int = 0  # pairs of a row and a token that it attends to
+    seen: dict[int | None, _Seen] = field(default_factory=dict)  # by the most that a row reads
 
     def add(self, step: StepInputs, seconds: Float64) -> None:
         counts = np.diff(step.starts).astype(np.int64)
@@ -84,8 +102,8 @@ class _Phase:
         self.steps_of[len(step.tokens)] += 1
         self.steps_with_logits += len(step.logits_rows) > 0
         self.logits_rows += len(step.logits_rows)
-        self.tokens += int((counts + contexts)[counts > 0].sum())
-        self.scores += int((counts * contexts + counts * (counts + 1) // 2).sum())
+        for seen in self.seen.values():
+            seen.add(counts, contexts)
 
     def touched(self, top_k: int, experts: int) -> float:
         """Experts that the steps are expected to read, were all alike to their rows."""
@@ -109,11 +127,12 @@ class _Line:
     def add(self, cost: _Cost, phase: _Phase, seconds: float) -> None:
         calls = phase.steps_with_logits if cost.logits_rows else phase.steps
         rows = phase.logits_rows if cost.logits_rows else phase.rows
+        seen = phase.seen[cost.most]
         self.calls += calls
         self.seconds += seconds
-        self.bytes += cost.bytes_of_call * calls + cost.bytes_of_row * rows + cost.bytes_of_token * phase.tokens
+        self.bytes += cost.bytes_of_call * calls + cost.bytes_of_row * rows + cost.bytes_of_token * seen.tokens
         self.bytes += round(cost.bytes_of_expert * phase.touched(*cost.experts))
-        operations = cost.ops_of_row * rows + cost.ops_of_score * phase.scores
+        operations = cost.ops_of_row * rows + cost.ops_of_score * seen.scores
         if cost.int8:
             self.int8_ops += operations
         else:
@@ -151,7 +170,8 @@ class Profile:
         self._costs = [_cost(op, weights, options) for op in lower(program)]
         self._bounds = bounds
         self._seconds = seconds
-        self._phases = [_Phase(np.zeros(len(self._costs))) for _ in PHASES]
+        limits = {cost.most for cost in self._costs}
+        self._phases = [_Phase(np.zeros(len(self._costs)), seen={most: _Seen(most) for most in limits}) for _ in PHASES]
         assert len(seconds) == len(self._costs), "the core has other ops than the program"
 
     def record(self, step: StepInputs) -> None:
@@ -226,8 +246,27 @@ def _cost(op: Lowered, weights: Mapping[str, Weight], options: ExecutorOptions) 
                 ops_of_row=sum(2 * rows * cols * top_k // count for rows, cols in (m.shape for m in matrices)),
                 int8=matrices[0].fmt.quantised and options.activations is ActivationFormat.INT8,
             )
-        case HeadLinear() | LatentAttention() | SelectTokens():
-            return _Cost(type(op).__name__)
+        case HeadLinear():
+            weight = weights[op.weight]
+            return _Cost(
+                op.weight.rpartition(".")[2],
+                bytes_of_call=least_bytes(weight, head=False),
+                ops_of_row=2 * weight.shape[0] * weight.shape[1],
+            )
+        case LatentAttention():
+            cache = LatentCache(1, op.latent, op.rope.dims)
+            return _Cost(
+                "latent_attention",
+                bytes_of_token=cache.token_bytes(options.kv_format),
+                ops_of_score=2 * op.heads * (2 * op.latent + op.rope.dims),
+                most=None if op.selected is None else op.selected.width,
+            )
+        case SelectTokens():
+            return _Cost(
+                "indexer",
+                bytes_of_token=IndexCache(1, op.dim).token_bytes(options.kv_format),
+                ops_of_score=2 * op.heads * op.dim,
+            )
         case Linear() | Experts():
             raise AssertionError("lowering leaves no plain product")
 

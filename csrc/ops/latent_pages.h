@@ -1,0 +1,94 @@
+// Tokens of latent attention in their pages: a row of numbers each, so that any of them can be read by itself.
+//
+//   fp32, bf16   latent, rope
+//   int8         latent, rope, scale of the latent, scale of the rope part
+//
+// In int8 each part is rounded after a Hadamard transform of every 16 dimensions, which reading undoes. What is not
+// finite gives its part the scale NaN.
+namespace trimaran::TRIMARAN_ISA {
+
+TRIMARAN_INLINE uint8_t* token_at(const TokenLayer& kv, const int32_t* pages, int position) {
+  return kv.base + size_t(pages[position / kv.page_size]) * kv.page_bytes +
+         size_t(position % kv.page_size) * kv.token_bytes;
+}
+
+// Pairs (i, i + dims / 2); products and sums are rounded one by one. y may be x.
+TRIMARAN_INLINE void rotate(const Rotation& rope, const float* x, int position, float* y) {
+  const int half = rope.dims / 2;
+  const float *c = rope.cos + size_t(position) * half, *s = rope.sin + size_t(position) * half;
+  for (int i = 0; i < half; i++) {
+    const float u = x[i], v = x[i + half];
+    y[i] = u * c[i] - v * s[i];
+    y[i + half] = v * c[i] + u * s[i];
+  }
+}
+
+// Rounds n numbers to int8 where they stand; returns their scale, absmax / 127.
+TRIMARAN_INLINE float round_part(float* x, int n, int8_t* q) {
+  hadamard(x, n);
+  F16 top = zero();
+  bool nan = false;
+  for (int i = 0; i < n; i += 16) {
+    const F16 v = load(x + i);
+    nan |= any_nan(v, v);
+    top = max(top, abs(v));
+  }
+  const float absmax = reduce_max(top);
+  const bool finite = !nan && absmax <= kLargest, some = finite && absmax > kTiny;
+  const F16 inverse = set1(some ? 127.f / absmax : 0.f);
+  for (int i = 0; i < n; i += 16) store_int8(q + i, some ? to_int(mul(load(x + i), inverse)) : set1_int(0));
+  return finite ? (some ? absmax / 127.f : 0.f) : __builtin_nanf("");
+}
+
+// Norms, rotates and appends the latent and key part of a step's row.
+inline void store_latent(const LatentAttention& a, int row, int position, const int32_t* pages) {
+  const int n = a.latent, width = n + a.rope.dims;
+  const float* x = a.rows + row * a.rows_stride;
+  const F16 r = set1(inverse_rms(x, n, a.eps));
+  float* y = a.scratch;
+  for (int i = 0; i < n; i += 16) store(y + i, mul(mul(load(x + i), r), load(a.norm + i)));
+  rotate(a.rope, x + n, position, y + n);
+  uint8_t* to = token_at(a.kv, pages, position);
+  switch (a.kv.format) {
+    case KvFormat::kFp32:
+      std::memcpy(to, y, width * sizeof(float));
+      break;
+    case KvFormat::kBf16:
+      for (int i = 0; i < width; i += 16) store(reinterpret_cast<uint16_t*>(to) + i, load(y + i));
+      break;
+    case KvFormat::kInt8: {
+      auto* q = reinterpret_cast<int8_t*>(to);
+      const float scales[2] = {round_part(y, n, q), round_part(y + n, a.rope.dims, q + n)};
+      std::memcpy(to + width, scales, sizeof scales);
+      break;
+    }
+  }
+}
+
+TRIMARAN_INLINE void widen_part(const int8_t* q, int n, float scale, float* to) {
+  for (int i = 0; i < n; i++) to[i] = float(q[i]) * scale;
+  hadamard(to, n);
+}
+
+// A token as floats: where it lies, or at `to`.
+TRIMARAN_INLINE const float* widen_token(const LatentAttention& a, const uint8_t* from, float* to) {
+  const int n = a.latent, width = n + a.rope.dims;
+  switch (a.kv.format) {
+    case KvFormat::kFp32:
+      return reinterpret_cast<const float*>(from);
+    case KvFormat::kBf16:
+      for (int i = 0; i < width; i += 16) store(to + i, load(reinterpret_cast<const uint16_t*>(from) + i));
+      break;
+    case KvFormat::kInt8: {
+      float scales[2];
+      std::memcpy(scales, from + width, sizeof scales);
+      const auto* q = reinterpret_cast<const int8_t*>(from);
+      widen_part(q, n, scales[0], to);
+      widen_part(q + n, a.rope.dims, scales[1], to + n);
+      break;
+    }
+  }
+  return to;
+}
+
+}  // namespace trimaran::TRIMARAN_ISA
