@@ -53,6 +53,21 @@ def norm_each(executor: Any, heads: np.ndarray, norm: HeadNorm | None) -> np.nda
     return reference_ops.rms_norm(heads, weight, norm.eps)
 
 
+def norm_late(executor: Any, op: Attention, qkv: np.ndarray, step: Any) -> np.ndarray:
+    """The mean square does not change as a head is rotated, so that only the norm's weight comes too late."""
+
+    def rotate(heads: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
+        norm = op.q_norm if heads.shape[1] == op.heads else op.k_norm
+        assert norm is not None
+        weight = executor._weights[norm.weight]
+        return right_rotate(heads / weight, cos, sin) * weight
+
+    with pytest.MonkeyPatch.context() as patcher:
+        patcher.setattr(reference_ops, "rotate", rotate)
+        return right_attention(executor, op, qkv, step)
+
+
+right_attention, right_rotate = ReferenceExecutor._attention, reference_ops.rotate
 TRAPS = {
     "rope's base is not read": Trap("llama3", rope(theta=10000.0)),
     "rope's scaling is not read": Trap("llama3", rope(scaling=None)),
@@ -62,6 +77,9 @@ TRAPS = {
     "biases of q, k and v are left out": Trap("qwen2", weights("qkv.bias", np.zeros_like)),
     "YaRN does not lengthen cosines and sines": Trap("qwen2", scaling(magnitude=1.0)),
     "a window that use_sliding_window turns off": Trap("qwen2", config(window=7, windowed=everywhere)),
+    "queries and keys are normed after their rotation": Trap(
+        "qwen3", patch=(ReferenceExecutor, "_attention", norm_late)
+    ),
     "queries and keys are not normed": Trap("qwen3", config(qk_norm=False)),
     "the window is one longer": Trap("mistral", window(+1)),
     "the window is one shorter": Trap("mistral", window(-1)),
