@@ -99,6 +99,15 @@ def test_a_misshapen_tensor_is_named(shape: tuple[int, ...]) -> None:
         load(checkpoint)
 
 
+def test_a_bias_of_zeros_adds_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    checkpoint = open_tiny("llama3")
+    name = "model.layers.0.self_attn.o_proj.bias"
+    checkpoint.content[name] = CheckpointTensor(name, (64,), StorageFormat.F16, np.zeros((1, 128), np.uint8))
+    with caplog.at_level(logging.INFO):
+        load(checkpoint)
+    assert caplog.messages == [f"skipped biases of zeros (1): {name}"]
+
+
 def test_known_constants_are_skipped_with_a_log_line(caplog: pytest.LogCaptureFixture) -> None:
     checkpoint = open_tiny("biased")
     tensor = CheckpointTensor("x", (4,), StorageFormat.F32, np.zeros((1, 16), np.uint8))
@@ -167,6 +176,11 @@ def test_joining_that_rounds_is_logged(tmp_path: Path, caplog: pytest.LogCapture
     weight = load(mixed(tmp_path, q="Q4_1", k="Q8_0", v="Q8_0"))[QKV]
     assert weight.fmt is WeightFormat.INT8
     assert caplog.messages == ["blk.0.attn_q.weight is rounded from int4z to int8, the format of the tensors beside it"]
+    caplog.clear()
+    load(mixed(tmp_path, q="Q4_1", k="Q4_1", v="Q8_0"))
+    assert caplog.messages == [
+        "blk.0.attn_q.weight and 1 more are rounded from int4z to int8, the format of the tensors beside it"
+    ]
 
 
 def test_a_matrix_without_whole_groups_is_named() -> None:

@@ -68,6 +68,9 @@ def test_scales_beyond_half_precision_keep_their_range_in_bf16_only() -> None:
     read = stored(packed(np.full((1, 32), 9), np.full((1, 1), 1e6, BF16)))
     assert read.grid() is None
     assert to_weight(read, WeightFormat.BF16).fmt is WeightFormat.BF16
+    wide = packed(np.full((1, 32), 9), np.full((1, 1), 6e4, BF16), weight_zero_point=words(np.full((1, 1), 3), 4))
+    assert stored(wide).grid() is None  # the minimum would be beyond
+    assert stored(packed(np.full((1, 32), 9), np.full((1, 1), 6e4, BF16))).grid() is WeightFormat.INT4
 
 
 def test_inputs_grouped_by_importance() -> None:

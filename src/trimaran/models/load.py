@@ -62,25 +62,34 @@ def load_weights(
             del loaded[part.tensor]
         return weight
 
-    weights = {name: _stack(program.weights[name], list(map(rows, weight))) for name, weight in parts.items()}
+    rounded: _Rounded = {}
+    weights = {name: _stack(program.weights[name], list(map(rows, weight)), rounded) for name, weight in parts.items()}
+    for (old, new), names in rounded.items():
+        subject = f"{_listed(names, most=1)} {'is' if len(names) == 1 else 'are'}"
+        log.warning("%s rounded from %s to %s, the format of the tensors beside it", subject, old, new)
     if cfg.tied:
         weights["lm_head"] = weights["model.embed_tokens"]
     return weights
 
 
 def _check_names(tensors: Sequence[LogicalTensor], cfg: ModelConfig, wanted: Sequence[str]) -> None:
-    present = frozenset(text_name(tensor.name) for tensor in tensors)
+    present = {text_name(tensor.name): tensor for tensor in tensors}
     if missing := [name for name in wanted if name not in present]:
         raise CheckpointError(f"the model has no tensor {_listed(missing)}, which the {cfg.family} family needs")
     skipped: dict[str, list[str]] = {}
     unknown: list[str] = []
-    for name in sorted(present.difference(wanted)):
-        reason = why_skipped(name, cfg)
+    for name in sorted(present.keys() - set(wanted)):
+        reason = why_skipped(name, cfg) or ("biases of zeros" if _adds_nothing(present[name]) else None)
         (unknown if reason is None else skipped.setdefault(reason, [])).append(name)
     if unknown:
         raise CheckpointError(f"the model has tensors that the {cfg.family} family does not know: {_listed(unknown)}")
     for reason, names in skipped.items():
         log.info("skipped %s (%d): %s", reason, len(names), _listed(names, most=1))
+
+
+def _adds_nothing(tensor: LogicalTensor) -> bool:
+    """True for a bias of zeros, which GPTQ's tools write beside every matrix."""
+    return tensor.name.endswith(".bias") and not tensor.open().values(slice(None)).any()
 
 
 def _listed(names: Sequence[str], most: int = 5) -> str:
@@ -103,11 +112,14 @@ def _load(tensor: Stored, spec: WeightSpec, part: Part, weight_format: WeightFor
     return to_weight(tensor, fmt if spec.least is None else max(fmt, spec.least, key=_FINENESS.index))
 
 
-def _stack(spec: WeightSpec, parts: Sequence[Weight]) -> Weight:
+_Rounded = dict[tuple[WeightFormat, WeightFormat], list[str]]
+
+
+def _stack(spec: WeightSpec, parts: Sequence[Weight], rounded: _Rounded) -> Weight:
     fmt = max((part.fmt for part in parts), key=_FINENESS.index)
     for part in parts:
         if not lossless(part.fmt, fmt):
-            log.warning("%s is rounded from %s to %s, the format of the tensors beside it", part.name, part.fmt, fmt)
+            rounded.setdefault((part.fmt, fmt), []).append(part.name)
     return stack_rows(spec.name, [recast(part, fmt) for part in parts])
 
 

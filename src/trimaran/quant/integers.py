@@ -106,7 +106,10 @@ class Integers(Stored):
         if self.column_groups is not None or self.shape[1] % (groups * GROUP):
             return None
         centred = self.zeros is None or bool((self.zeros == self.middle).all())
-        if not np.isfinite(self._half_scales()).all() or (self.bits == 8 and not centred):
+        if self.bits == 8 and not centred:
+            return None
+        most = 1 if centred else (1 << self.bits) - 1  # the minimum is up to so many scales, and fp16 too
+        if not (np.abs(self.scale.astype(np.float32)).max() * most <= np.finfo(np.float16).max):
             return None
         if self.bits == 8:
             return WeightFormat.INT8
@@ -135,5 +138,4 @@ class Integers(Stored):
 
     def _half_scales(self) -> Half:
         """The scales as fp16, which holds those of bf16 exactly from 2^-17 on."""
-        with np.errstate(over="ignore"):
-            return self.scale.astype(np.float32).astype(np.float16)
+        return self.scale.astype(np.float32).astype(np.float16)
