@@ -14,7 +14,7 @@ from trimaran.base.formats import ActivationFormat, KVFormat, WeightFormat
 
 from .families import NAMES, golden
 from .running import ORACLE, load, run
-from .test_families import CHUNKS, EXECUTORS, NOT_YET
+from .test_families import CHUNKS, EXECUTORS
 
 INT8 = replace(ORACLE, kv_format=KVFormat.INT8, activations=ActivationFormat.INT8)
 FORMATS = {
@@ -49,8 +49,6 @@ def divergence(expected: np.ndarray, logits: np.ndarray) -> float:
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("name", NAMES)
 def test_coarser_formats_stay_close(name: str, executor: str, fmt: str) -> None:
-    if name in NOT_YET.get(executor, ()):
-        pytest.skip(f"{executor} does not run {name} yet")
     weights, options = FORMATS[fmt]
     logits = run(load(name, weights), executor, golden(name)["tokens"], CHUNKS["whole"], options)
     assert divergence(golden(name)["logits"], logits) < BARS[kind(name)][fmt]
@@ -60,7 +58,5 @@ def test_coarser_formats_stay_close(name: str, executor: str, fmt: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_weights_that_are_bf16_numbers_lose_nothing_in_bf16(name: str, executor: str) -> None:
     """With fp32 pages; only what a checkpoint stores as float32 is rounded, and routers keep that."""
-    if name in NOT_YET.get(executor, ()):
-        pytest.skip(f"{executor} does not run {name} yet")
     logits = run(load(name, WeightFormat.BF16), executor, golden(name)["tokens"], CHUNKS["whole"])
     assert np.abs(logits - golden(name)["logits"]).max() <= 1e-4
