@@ -6,7 +6,7 @@ two whose piece has the highest score are joined, the leftmost first.
 
 import re
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import tokenizers
 from tokenizers.models import BPE
@@ -28,33 +28,34 @@ class Pieces:
     texts: Sequence[str]
     scores: Sequence[float]
     types: Sequence[int]
-    ids: dict[int, list[int]] = field(init=False)  # by type
 
     def __post_init__(self) -> None:
         if not len(self.texts) == len(self.scores) == len(self.types):
             counts = f"{len(self.texts)} pieces, {len(self.scores)} scores and {len(self.types)} types"
             raise CheckpointError(f"the vocabulary has {counts}; there must be as many of each")
-        of_type: dict[int, list[int]] = {found: [] for found in range(NORMAL, BYTE + 1)}
-        for token_id, found in enumerate(self.types):
-            of_type.setdefault(found, []).append(token_id)
-        object.__setattr__(self, "ids", of_type)
+
+    def of_type(self, *types: int) -> list[int]:
+        """The ids of pieces of these types."""
+        return [token_id for token_id, found in enumerate(self.types) if found in types]
 
     @property
     def control_ids(self) -> frozenset[int]:
         """Pieces that no text may lead to: control and unknown."""
-        return frozenset(self.ids[CONTROL] + self.ids[UNKNOWN])
+        return frozenset(self.of_type(CONTROL, UNKNOWN))
 
     def tokenizer(self) -> tokenizers.Tokenizer:
         """Encodes text without ever making a control piece. Raises ``CheckpointError`` on twins among the pieces."""
-        made = [(self.texts[token_id], token_id) for token_id in self.ids[NORMAL]]
-        known = dict(made)
-        if len(known) != len(made):
-            twin = next(text for text, token_id in made if known[text] != token_id)
+        normal = self.of_type(NORMAL)
+        made = {self.texts[token_id]: token_id for token_id in normal}
+        if len(made) != len(normal):
+            twin = next(self.texts[token_id] for token_id in normal if made[self.texts[token_id]] != token_id)
             raise CheckpointError(f"the vocabulary has the piece {twin!r} twice")
-        merges = merges_of((text for text, _ in sorted(made, key=lambda piece: -self.scores[piece[1]])), known)
-        others = {self.texts[token_id]: token_id for token_id in self.ids[BYTE]}
-        added = {self.texts[token_id].replace(BLANK, " "): token_id for token_id in self.ids[USER_DEFINED]}
-        core = tokenizers.Tokenizer(BPE(vocab=added | others | known, merges=merges, byte_fallback=True))
+        best_first = sorted(made, key=lambda text: -self.scores[made[text]])
+        single = {self.texts[token_id]: token_id for token_id in self.of_type(BYTE)}
+        added = {self.texts[token_id].replace(BLANK, " "): token_id for token_id in self.of_type(USER_DEFINED)}
+        core = tokenizers.Tokenizer(
+            BPE(vocab=added | single | made, merges=merges_of(best_first, made), byte_fallback=True)
+        )
         core.normalizer = Replace(" ", BLANK)
         core.add_tokens([tokenizers.AddedToken(text, normalized=False) for text in added])
         return core
