@@ -1,5 +1,6 @@
 """GGUF metadata: every key that would change the result is read or refused."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,12 @@ import pytest
 
 from trimaran.base.errors import CheckpointError, UnsupportedError
 from trimaran.checkpoint import CheckpointTensor, StorageFormat
-from trimaran.kernels.program import RopeSpec
+from trimaran.kernels.program import RopeSpec, YarnScaling
 from trimaran.models.config import ModelConfig
 from trimaran.models.config_gguf import config_from_gguf
+from trimaran.models.skipped import why_skipped
 
+from .gguf_families import listed
 from .tiny_files import InMemory
 
 BASE: dict[str, Any] = {
@@ -111,3 +114,80 @@ def test_what_the_family_does_not_implement_is_named(key: str, value: Any) -> No
 def test_sizes_that_differ_between_layers() -> None:
     with pytest.raises(CheckpointError, match=r"feed_forward_length must be an integer, not \[96, 128\]"):
         read(changes={"llama.feed_forward_length": [96, 128]})
+
+
+def of(name: str, *, drop: str | None = None, without: str = "nothing", **changes: Any) -> ModelConfig:
+    """What the metadata that llama.cpp's converter writes of a tiny checkpoint means after ``changes``."""
+    golden = listed(name)
+    metadata, arch = golden["metadata"], golden["metadata"]["general.architecture"]
+    metadata.setdefault(f"{arch}.vocab_size", 128)
+    found = {key: value for key, value in metadata.items() if key != f"{arch}.{drop}"}
+    found |= {f"{arch}.{key.replace('__', '.')}": value for key, value in changes.items()}
+    content = {
+        key: CheckpointTensor(key, (1,), StorageFormat.F32, np.ones((1, 4), np.uint8))
+        for key in golden["tensors"]
+        if without not in key
+    }
+    return config_from_gguf(InMemory("gguf", found, Path("/nonexistent"), content), arch)
+
+
+def test_the_largest_gemma_scales_scores_by_another_width() -> None:
+    assert of("gemma3_text").scale == pytest.approx(32**-0.5)
+    assert of("gemma3_text", block_count=62).scale == pytest.approx((64 / 4) ** -0.5)
+
+
+def test_every_sixth_layer_of_gemma_sees_all_tokens_unless_the_file_says_otherwise() -> None:
+    assert of("gemma3_text").windowed == {0, 1, 2, 3, 4, 6}
+    assert of("gemma3_text", attention__sliding_window_pattern=2).windowed == {0, 2, 4, 6}
+    everything = of("gemma3_text", drop="attention.sliding_window")
+    assert (everything.window, everything.windowed, everything.local_rope) == (None, frozenset(), None)
+
+
+def test_what_scores_are_where_files_do_not_say() -> None:
+    def scoring(name: str, **changes: Any) -> str:
+        experts = of(name, **changes).experts
+        assert experts is not None
+        return experts.scoring
+
+    assert scoring("qwen3_moe") == "softmax"
+    assert scoring("glm4_moe", drop="expert_gating_func") == "sigmoid"
+    assert scoring("deepseek_v3", drop="expert_gating_func") == "sigmoid"  # it has biases of experts
+    assert scoring("deepseek_v3", drop="expert_gating_func", without="exp_probs_b") == "softmax"
+    with pytest.raises(UnsupportedError, match="expert_gating_func to 3"):
+        of("glm4_moe", expert_gating_func=3)
+
+
+def test_layers_with_an_indexer_are_those_listed_or_those_that_have_one() -> None:
+    def layers(name: str, **changes: Any) -> frozenset[int]:
+        indexer = of(name, **changes).indexer
+        assert indexer is not None
+        return indexer.layers
+
+    assert layers("glm_moe_dsa") == layers("glm_moe_dsa", drop="attention.indexer.types") == {0, 1, 2, 6}
+    assert layers("glm_moe_dsa", attention__indexer__types=[True] + [False] * 6) == {0}
+    assert layers("deepseek_v32") == {0, 1, 2, 3}
+
+
+def test_an_indexer_that_is_not_used_is_skipped() -> None:
+    cfg = of("glm_moe_dsa")
+    for name in ("blk.3.indexer.proj.weight", "model.layers.3.self_attn.indexer.wk.weight"):
+        assert why_skipped(name, cfg) == "indexers of layers that use another's choice"
+    assert why_skipped("blk.2.indexer.proj.weight", cfg) is None
+    assert why_skipped("blk.7.nextn.eh_proj.weight", cfg) == "layers that predict further tokens"
+
+
+def test_yarn_with_and_without_a_multiplier() -> None:
+    assert of("deepseek_v3").scale == pytest.approx(48**-0.5 * (0.1 * math.log(4) + 1) ** 2)
+    assert of("deepseek_v3", drop="rope.scaling.yarn_log_multiplier").scale == pytest.approx(48**-0.5)
+    with_one, without = of("qwen2", rope__scaling__yarn_log_multiplier=1.0).rope, of("qwen2").rope
+    assert isinstance(with_one.scaling, YarnScaling)
+    assert isinstance(without.scaling, YarnScaling)
+    assert with_one.scaling.magnitude == 1
+    assert without.scaling.magnitude == pytest.approx(0.1 * math.log(4) + 1)
+    with pytest.raises(UnsupportedError, match=r"rope\.scaling\.type to 'longrope'"):
+        of("qwen2", rope__scaling__type="longrope")
+
+
+def test_latent_attention_that_is_not_cut_into_keys_and_values() -> None:
+    with pytest.raises(CheckpointError, match=r"has no deepseek2\.attention\.key_length_mla"):
+        of("deepseek_v3", drop="attention.key_length_mla")

@@ -89,11 +89,11 @@ def _gemma3(own: Fields, names: frozenset[str]) -> dict[str, Any]:
     values = _grouped(own, names)
     if layers == 62:  # the largest model alone does not scale by the width of a head
         values["scale"] = (own.integer("embedding_length") // own.integer("attention.head_count")) ** -0.5
+    local, pattern = read_local_rope(own, _head_dim(own)), own.integer("attention.sliding_window_pattern", 6)
     if window := own.integer("attention.sliding_window", 0):
-        pattern = own.integer("attention.sliding_window_pattern", 6)
         values["window"] = window
         values["windowed"] = frozenset(i for i in range(layers) if (i + 1) % pattern)
-        values["local_rope"] = read_local_rope(own, _head_dim(own))
+        values["local_rope"] = local
     return values
 
 
