@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 
+from models.families import write_checkpoint
 from trimaran.base.errors import ConfigError
 from trimaran.base.formats import ActivationFormat, KVFormat, WeightFormat
 from trimaran.bench.cases import Decode, EndToEnd, Mixed, Prefill
@@ -33,3 +34,10 @@ def test_formats_are_those_that_were_asked_for(smollm2):
 def test_a_case_longer_than_the_models_context_is_refused(smollm2):
     with pytest.raises(ConfigError, match="needs 9001 tokens"):
         run(Setup(model=smollm2), [Prefill(9000)], lambda _: None)
+
+
+@pytest.mark.parametrize("name", ["gemma3_text", "mistral"])
+def test_models_with_windows_have_pages_for_every_case(tmp_path, name):
+    cases = [Prefill(200), Decode(100, 3), Decode(60, 3, 4), EndToEnd(4, 50, 3)]
+    report = run(Setup(model=write_checkpoint(name, tmp_path / name), threads=1, rounds=1), cases, lambda _: None)
+    assert all(set(line.rates) == {"engine", "executor"} for line in report.lines)
