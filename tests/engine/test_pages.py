@@ -61,6 +61,12 @@ class Pool(RuleBasedStateMachine):
             assert self.pool.state(ref.page) is PageState.SEALED
             self.sealed.append(ref)
 
+    @rule(wanted=st.lists(keys, max_size=4))
+    def leading(self, wanted: list[bytes]) -> None:
+        count = self.pool.leading(wanted)
+        assert all(self.pool.has(key) for key in wanted[:count])
+        assert count == len(wanted) or not self.pool.has(wanted[count])
+
     @rule(key=keys)
     def forget(self, key: bytes) -> None:
         self.pool.forget(key)

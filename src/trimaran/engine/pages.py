@@ -8,6 +8,7 @@ memory is needed; such pages are taken oldest first.
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterator
+from collections.abc import Sequence as Items
 from enum import Enum
 from itertools import count
 from typing import NamedTuple
@@ -97,6 +98,14 @@ class PagePool:
     def has(self, key: bytes) -> bool:
         """True when ``find`` would give a page."""
         return key in self._by_key
+
+    def leading(self, keys: Items[bytes]) -> int:
+        """How many of ``keys``, from the first one on, it ``has``. A long prompt that waits asks this every step."""
+        by_key = self._by_key
+        for number, key in enumerate(keys):
+            if key not in by_key:
+                return number
+        return len(keys)
 
     def find(self, key: bytes) -> PageRef | None:
         """Takes a reference on the sealed page with this prefix key, if there is one."""

@@ -100,16 +100,15 @@ class PrefixCache:
 
     def _usable(self, sequence: Sequence) -> int:
         """Pages of the longest prefix of the sequence that can be used."""
-        pages, most = 0, self._most(sequence)
-        while pages < most and self._all_have(self.key(sequence, pages)):
-            pages += 1
+        pages = self._most(sequence)
+        if not pages:
+            return 0
+        self.key(sequence, pages - 1)  # and with it all before
+        for pool in self._whole:
+            pages = pool.leading(sequence.keys[:pages])
         while (gap := self._gap(sequence, pages)) is not None:
             pages = gap  # every prefix that is longer, and no longer than the one before, would read this page
         return pages
-
-    def _all_have(self, key: bytes) -> bool:
-        """True when all groups that keep whole sequences have the page."""
-        return all(pool.has(key) for pool in self._whole)
 
     def _gap(self, sequence: Sequence, pages: int) -> int | None:
         """Index of a page that is missing in a window at the end of a prefix of ``pages`` pages."""
