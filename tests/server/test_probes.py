@@ -105,7 +105,7 @@ def test_openapi_describes_the_routes(server):
 
 
 def test_pages_of_layers_with_a_window_are_told_apart(byte_model, capfd):
-    null = NullModel(vocab=VOCAB, context=2048, windows=(None, 64))
+    null = NullModel(vocab=VOCAB, context=2048, windows=(64, None))
     with running(byte_model, null=null) as server:
         eventually(lambda: 'trimaran_pages{window="64"}' in server.http.get("/metrics").text)
         text = server.http.get("/metrics").text

@@ -134,7 +134,7 @@ def _ready_line(model: Model, address: str, seconds: float, started: Started) ->
 def _pages(started: Started) -> str:
     """Such as ``2048 pages of 16 and 4224 with a window of 512``."""
     parts: list[str] = []
-    for pages in started.pages:
+    for pages in sorted(started.pages, key=lambda pages: pages.window or 0):
         size = "" if parts else f" pages of {started.page_size}"
         window = "" if pages.window is None else f" with a window of {pages.window}"
         parts.append(f"{pages.total}{size}{window}")
