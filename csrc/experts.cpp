@@ -123,8 +123,8 @@ class Program::ExpertsRun {
         if (size_t(i / units) < pieces_.size()) make_unit(pieces_[i / units], i % units);
       }
     });
-    const size_t strip_bytes = down_.one.strip_bytes * pairs;
-    p_.team_.share(m, down_.one.strips, p_.units_per_ticket(strip_bytes, down_.one.strips), [&](int first, int end) {
+    const int most = std::max(1, down_.one.strips / (2 * p_.team_.size()));
+    p_.team_.share(m, down_.one.strips, std::min(kColumnStrips, most), [&](int first, int end) {
       begin();
       make_columns(first, end);
     });
@@ -132,6 +132,7 @@ class Program::ExpertsRun {
 
  private:
   static constexpr int kUnitStrips = kStrip / 16;  // of gate and up, which make 16 columns each
+  static constexpr int kColumnStrips = 2;          // read in one go before the next expert's: single ones cost 8 %
 
   bool prepares() const { return quantised_ || op_.norm >= 0; }
 
