@@ -123,6 +123,11 @@ struct SequenceRows {
 
 struct AttentionUnit;
 
+struct Rotation {
+  int dims;
+  const float *cos, *sin;  // [position][dims / 2]
+};
+
 // RMSNorm of queries or keys before their rotation.
 struct HeadNorm {
   const float* weight;  // null: none
@@ -141,8 +146,7 @@ struct Attention {
   int window;   // a row at position i sees those after i - window; 0: all
   float scale;  // of the scores, log2(e) included
   HeadNorm q_norm, k_norm;
-  int rope_dims;
-  const float *cos, *sin;    // [position][rope_dims / 2]
+  Rotation rope;
   const float* query_scale;  // [position]; null: 1
   const SequenceRows* sequences;
   const AttentionUnit* next;  // that this thread will probably work on next; null: none

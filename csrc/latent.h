@@ -28,11 +28,6 @@ struct TokenLayer {
   int page_size;
 };
 
-struct Rotation {
-  int dims;
-  const float *cos, *sin;  // [position][dims / 2]
-};
-
 struct LatentAttention {
   TokenLayer kv;  // a token is {latent | rope}, in int8 then {scale of the latent, scale of the rest}
   int group;

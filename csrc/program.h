@@ -212,6 +212,8 @@ class Program {
   Prepare prepare_for(int input, int norm, float eps, bool quantise, const Activations& to) const;
   Prepare prepare_for(const LinearOp& op, const Activations& to) const;
   void plan_experts();
+  // csrc/attention.cpp
+  void plan(AttentionOp& op);
   Attention attention_for(const AttentionOp& op, const Team::Member& m) const;
   int window_of(const AttentionOp& op) const { return group_limits_[heads_[op.cache].group].window; }
   // Finds what norms over all heads of a row divide by.

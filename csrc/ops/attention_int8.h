@@ -21,14 +21,14 @@ struct Int8Pages {
     auto* q = reinterpret_cast<int8_t*>(rotated);  // integers take the place of the numbers that they come from
     turn_head(a, a.k_norm, key_of(a, row, kv_head), row, kv_head, position, rotated);
     hadamard(rotated, d);
-    const Rounded key = round_head(rotated, d, q);
+    const Rounded key = round_vector(rotated, d, q);
     for (int i = 0; i < d; i += 4) {
       uint32_t quad;
       std::memcpy(&quad, q + i, 4);
       quad ^= 0x80808080;
       std::memcpy(tile + i * kTileTokens + 4 * token, &quad, 4);
     }
-    const Rounded value = round_head(value_of(a, row, kv_head), d, q);
+    const Rounded value = round_vector(value_of(a, row, kv_head), d, q);
     uint8_t* v = tile + d * kTileTokens + token / 4 * 4 * d + token % 4;
     for (int i = 0; i < d; i++) v[4 * i] = uint8_t(q[i]);
     auto* scales = reinterpret_cast<float*>(tile + 2 * d * kTileTokens);
@@ -38,7 +38,7 @@ struct Int8Pages {
 
   TRIMARAN_INLINE static Terms take_query(const Attention& a, float* rotated, float* queries, int row) {
     hadamard(rotated, a.head_dim);
-    const Rounded r = round_head(rotated, a.head_dim, reinterpret_cast<int8_t*>(queries) + row * a.head_dim);
+    const Rounded r = round_vector(rotated, a.head_dim, reinterpret_cast<int8_t*>(queries) + row * a.head_dim);
     return {r.scale * a.scale, kBiasedInt8 ? -128 * r.sum : 0};
   }
 
@@ -62,33 +62,6 @@ struct Int8Pages {
   }
 
  private:
-  struct Rounded {
-    float scale;  // absmax / 127; NaN if not finite
-    int32_t sum;  // of the integers
-    bool finite;
-  };
-
-  // q = round half to even (x * (127 / absmax)). `q` may be where `x` is.
-  TRIMARAN_INLINE static Rounded round_head(const float* x, int d, int8_t* q) {
-    F16 top = zero();
-    bool nan = false;
-    for (int i = 0; i < d; i += 16) {
-      const F16 v = load(x + i);
-      nan |= any_nan(v, v);
-      top = max(top, abs(v));
-    }
-    const float absmax = reduce_max(top);
-    const bool finite = !nan && absmax <= kLargest, some = finite && absmax > kTiny;
-    const F16 inverse = set1(some ? 127.f / absmax : 0.f);
-    I16 sum = set1_int(0);
-    for (int i = 0; i < d; i += 16) {
-      const I16 n = some ? to_int(mul(load(x + i), inverse)) : set1_int(0);
-      store_int8(q + i, n);
-      sum = add(sum, n);
-    }
-    return {finite ? (some ? absmax / 127.f : 0.f) : __builtin_nanf(""), reduce_add(sum), finite};
-  }
-
   TRIMARAN_INLINE static const float* scales_of(const uint8_t* tile, int d) {
     return reinterpret_cast<const float*>(tile + 2 * d * kTileTokens);
   }

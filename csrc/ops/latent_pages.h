@@ -12,32 +12,10 @@ TRIMARAN_INLINE uint8_t* token_at(const TokenLayer& kv, const int32_t* pages, in
          size_t(position % kv.page_size) * kv.token_bytes;
 }
 
-// Pairs (i, i + dims / 2); products and sums are rounded one by one. y may be x.
-TRIMARAN_INLINE void rotate(const Rotation& rope, const float* x, int position, float* y) {
-  const int half = rope.dims / 2;
-  const float *c = rope.cos + size_t(position) * half, *s = rope.sin + size_t(position) * half;
-  for (int i = 0; i < half; i++) {
-    const float u = x[i], v = x[i + half];
-    y[i] = u * c[i] - v * s[i];
-    y[i + half] = v * c[i] + u * s[i];
-  }
-}
-
-// Rounds n numbers to int8 where they stand; returns their scale, absmax / 127.
+// Rounds n numbers to int8, after their transform; returns their scale.
 TRIMARAN_INLINE float round_part(float* x, int n, int8_t* q) {
   hadamard(x, n);
-  F16 top = zero();
-  bool nan = false;
-  for (int i = 0; i < n; i += 16) {
-    const F16 v = load(x + i);
-    nan |= any_nan(v, v);
-    top = max(top, abs(v));
-  }
-  const float absmax = reduce_max(top);
-  const bool finite = !nan && absmax <= kLargest, some = finite && absmax > kTiny;
-  const F16 inverse = set1(some ? 127.f / absmax : 0.f);
-  for (int i = 0; i < n; i += 16) store_int8(q + i, some ? to_int(mul(load(x + i), inverse)) : set1_int(0));
-  return finite ? (some ? absmax / 127.f : 0.f) : __builtin_nanf("");
+  return round_vector(x, n, q).scale;
 }
 
 // Norms, rotates and appends the latent and key part of a step's row.

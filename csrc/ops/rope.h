@@ -1,10 +1,10 @@
 // Norm and rotations of one head of a query or key.
 namespace trimaran::TRIMARAN_ISA {
 
-// Rotates the first rope_dims of x, pairs (i, i + rope_dims / 2); products and sums are rounded one by one. y may be x.
-TRIMARAN_INLINE void rope(const Attention& a, const float* x, int position, float* y) {
-  const int half = a.rope_dims / 2;
-  const float *c = a.cos + size_t(position) * half, *s = a.sin + size_t(position) * half;
+// Rotates the first dims of x, pairs (i, i + dims / 2); products and sums are rounded one by one. y may be x.
+TRIMARAN_INLINE void rotate(const Rotation& rope, const float* x, int position, float* y) {
+  const int half = rope.dims / 2;
+  const float *c = rope.cos + size_t(position) * half, *s = rope.sin + size_t(position) * half;
   int i = 0;
   for (; i + 16 <= half; i += 16) {
     const F16 u = load(x + i), v = load(x + i + half), cos = load(c + i), sin = load(s + i);
@@ -16,7 +16,6 @@ TRIMARAN_INLINE void rope(const Attention& a, const float* x, int position, floa
     y[i] = u * c[i] - v * s[i];
     y[i + half] = v * c[i] + u * s[i];
   }
-  for (i = a.rope_dims; i < a.head_dim; i++) y[i] = x[i];
 }
 
 // Norm and rotation of a row's query or key number `head`, x, into y.
@@ -28,7 +27,8 @@ TRIMARAN_INLINE void turn_head(const Attention& a, const HeadNorm& norm, const f
     for (int i = 0; i < a.head_dim; i += 16) store(y + i, mul(mul(load(x + i), r), load(w + i)));
     x = y;
   }
-  rope(a, x, position, y);
+  rotate(a.rope, x, position, y);
+  for (int i = a.rope.dims; i < a.head_dim; i++) y[i] = x[i];
 }
 
 // Lanes i and i + N become their sum and their difference.

@@ -46,6 +46,34 @@ TRIMARAN_INLINE void quantise_group(F16 a, F16 b, int8_t* q, GroupTerms* g) {
   *g = {scale, scale * float(sum), -8 * sum, -128 * sum};
 }
 
+// A head or latent rounded to int8 as a whole.
+struct Rounded {
+  float scale;  // absmax / 127; NaN if not finite
+  int32_t sum;  // of the integers
+  bool finite;
+};
+
+// q = round half to even (x * (127 / absmax)). `q` may be where `x` is.
+TRIMARAN_INLINE Rounded round_vector(const float* x, int d, int8_t* q) {
+  F16 top = zero();
+  bool nan = false;
+  for (int i = 0; i < d; i += 16) {
+    const F16 v = load(x + i);
+    nan |= any_nan(v, v);
+    top = max(top, abs(v));
+  }
+  const float absmax = reduce_max(top);
+  const bool finite = !nan && absmax <= kLargest, some = finite && absmax > kTiny;
+  const F16 inverse = set1(some ? 127.f / absmax : 0.f);
+  I16 sum = set1_int(0);
+  for (int i = 0; i < d; i += 16) {
+    const I16 n = some ? to_int(mul(load(x + i), inverse)) : set1_int(0);
+    store_int8(q + i, n);
+    sum = add(sum, n);
+  }
+  return {finite ? (some ? absmax / 127.f : 0.f) : __builtin_nanf(""), reduce_add(sum), finite};
+}
+
 // f(k, v0, v1) for each 32 values of the row, normalised if there is a norm.
 template <class F>
 TRIMARAN_INLINE void for_prepared_row(const Prepare& p, int row, F&& f) {
