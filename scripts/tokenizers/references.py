@@ -12,7 +12,7 @@ from pathlib import Path
 from scripts.tokenizers.sources import Source
 
 Encode = Callable[[str], list[int]]
-MARKS = ("<|", "|>", "｜")  # tokens with these steer the model, whatever their file says of them
+MARKS = ("<|", "|>", "｜", "]~", "~[")  # tokens with these steer the model, whatever their file says of them
 PATTERNS = {  # as their vendors write them
     "llama-bpe": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+",

@@ -1,7 +1,8 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimaran.text.control import ControlToken, ControlTokens
+from trimaran.text.control import ControlToken, ControlTokens, is_marker
 from trimaran.text.written import joined, literal, written_by_template
 
 TEXTS = ["<a>", "a>b", "<|x|>", "<|x|>>", "ab<"]
@@ -76,3 +77,13 @@ def test_what_may_begin_no_token_completes_none(before, after):
     control = tokens("<|end|>", *TEXTS)
     if not control.may_begin_in(before) and not control.may_begin_in(after):
         assert all(isinstance(piece, str) for piece in control.split(before + after))
+
+
+@pytest.mark.parametrize("text", ["<|fim_prefix|>", "<｜User｜>", "｜DSML｜", "]~b]", "]~!b[", "[e~["])
+def test_tokens_that_look_like_control_tokens(text):
+    assert is_marker(text)
+
+
+@pytest.mark.parametrize("text", ["<think>", "</tool_call>", "\n\n", "▁▁", "[multimodal]", "/nothink", "a | b", "<h1>"])
+def test_tokens_that_are_text(text):
+    assert not is_marker(text)

@@ -98,3 +98,10 @@ def test_damage_is_named(read, data, text):
 def test_bad_added_tokens_are_named(read, added, text):
     with pytest.raises(CheckpointError, match=text):
         read(config=KIMI | {"added_tokens_decoder": added})
+
+
+@pytest.mark.parametrize("entry", [{"content": "[X]"}, "[X]"])
+def test_what_is_not_said_to_be_text_steers(read, entry):
+    tokenizer = read(config=KIMI | {"added_tokens_decoder": {str(FIRST): entry}})
+    assert tokenizer.encode("[X]") == [*b"[X]"]
+    assert FIRST in tokenizer.special_ids

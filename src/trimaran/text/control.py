@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from trimaran.text.written import Spans
 
+MARKS = ("<|", "|>", "\uff5c", "]~", "~[")
 FILLER = "\0"  # no vocabulary has a control token with it
 
 
@@ -22,9 +23,9 @@ class ControlToken:
 def is_marker(text: str) -> bool:
     """Whether a token steers the model, by its looks, though its file calls it ordinary text.
 
-    Qwen's ``<|fim_prefix|>``, DeepSeek's ``<｜User｜>``: models take bars for what no user wrote.
+    Qwen's ``<|fim_prefix|>``, DeepSeek's ``<｜User｜>``, MiniMax's ``]~b]``: vendors write so what no user would.
     """
-    return "<|" in text or "|>" in text or "\uff5c" in text
+    return any(mark in text for mark in MARKS)
 
 
 class ControlTokens:

@@ -52,7 +52,7 @@ class TokenConfig:
                 raise CheckpointError(
                     f"added_tokens_decoder in {self.path} has a malformed entry {key!r}: {entry!r:.80}"
                 )
-            found[int(key)] = AddedToken(text, isinstance(entry, dict) and bool(entry.get("special", False)))
+            found[int(key)] = AddedToken(text, not isinstance(entry, dict) or bool(entry.get("special", True)))
         return found
 
 
