@@ -22,7 +22,7 @@ class Fp8(Stored):
 
     def values(self, rows: slice) -> Float32:
         table = np.arange(256, dtype=np.uint8).view(self.floats.dtype).astype(np.float32)
-        values: Float32 = table[self.floats[rows].view(np.uint8)]
+        values: Float32 = table.take(self.floats[rows].view(np.uint8))
         high, wide = self.block
         scale = self.scale[np.arange(self.shape[0])[rows] // high].astype(np.float32)
         with np.errstate(over="ignore"):  # an infinite weight is refused where it meets a format that has none
