@@ -104,13 +104,12 @@ class NullExecutor(InOnePiece):
 
     def _hash(self, step: StepInputs, i: int, row: int) -> int:
         end = int(step.contexts[i]) + row - int(step.starts[i]) + 1
-        terms = np.uint64(0)
+        total = 0
         for group, pages in enumerate(self._pages):
             first = self._first(group, end - 1)
             history = pages[self._slots(step, group, i, first, end)].astype(np.uint64)
-            with np.errstate(over="ignore"):  # wraps, as hashes do
-                terms += ((history + np.uint64(1)) * self._factors[group][first:end]).sum(dtype=np.uint64)
-        return int(_mix(terms.reshape(1))[0])
+            total += int(((history + np.uint64(1)) * self._factors[group][first:end]).sum(dtype=np.uint64))
+        return int(_mix(np.array([total % 2**64], np.uint64))[0])  # wraps, as hashes do
 
     def _first(self, group: int, position: int) -> int:
         """The first position that ``position`` sees."""
