@@ -26,7 +26,8 @@ import transformers
 from compressed_tensors.compressors.pack_quantized.helpers import unpack_from_int32
 from safetensors import safe_open
 from safetensors.torch import save_file
-from scripts.family_configs import CONFIGS, Config
+from scripts.config_sizes import Config
+from scripts.family_configs import CONFIGS
 from tests.models.random_values import TensorSpec, normal, tensor
 from transformers.modeling_layers import MtpModel
 
