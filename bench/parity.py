@@ -1,6 +1,7 @@
 """Distance of Trimaran's executors from an independent float32 forward, on three texts.
 
     python bench/parity.py smollm2                     all configurations
+    python bench/parity.py gemma3-270m                 another model, the texts one after the other: its window passes
     python bench/parity.py smollm2 --only auto --check one of them; exit status 1 when a bar is missed
     python bench/parity.py smollm2 --full              also the KL over the whole vocabulary (needs `make goldens`)
 
@@ -21,14 +22,18 @@ from trimaran.bench.goldens import Float32, Golden, Score, load_goldens
 from trimaran.bench.parity import CONFIGURATIONS, Result, measure
 from trimaran.checkpoint import open_checkpoint
 from trimaran.checkpoint.sources import resolve
+from trimaran.models.registry import read_config
 
 ROOT = Path(__file__).resolve().parent.parent
+GOLDENS = {"llama": "smollm2", "gemma3_text": "gemma3-270m"}  # by family: the model that has golden logits
 HEADER = "config        text     tokens    mean KL    max KL    full KL    top-1   golden     ours   ratio"
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", help="catalogue name or path of SmolLM2-135M-Instruct, which the goldens belong to")
+    parser.add_argument(
+        "model", help="catalogue name or path of SmolLM2-135M-Instruct or Gemma-3-270M, which have goldens"
+    )
     parser.add_argument("--only", action="append", choices=CONFIGURATIONS, help="measure this one (may be repeated)")
     parser.add_argument("--threads", type=int, default=0, help="0: one per core")
     parser.add_argument("--check", action="store_true", help="exit with status 1 when a bar is missed")
@@ -42,11 +47,14 @@ def main(arguments: list[str] | None = None) -> int:
         help="whole golden logits, as `make goldens` leaves them",
     )
     options = parser.parse_args(arguments)
-    goldens = load_goldens(ROOT / "tests" / "data" / "goldens", "smollm2")
+    checkpoint = open_checkpoint(resolve(options.model).path)
+    family = read_config(checkpoint).family
+    if family not in GOLDENS:
+        raise SystemExit(f"parity: there are no golden logits for the family {family}")
+    goldens = load_goldens(ROOT / "tests" / "data" / "goldens", GOLDENS[family])
     full = None if options.full is None else load_full(options.full, goldens)
     print(HEADER)
     results = []
-    checkpoint = open_checkpoint(resolve(options.model).path)
     for name in options.only or CONFIGURATIONS:
         result = measure(checkpoint, goldens, CONFIGURATIONS[name], full, options.threads)
         show(result)

@@ -75,19 +75,21 @@ def write_all(path: Path, full: Path) -> None:
         )
 
 
-def summarise(tokens: list[int], logits: torch.Tensor) -> dict[str, np.ndarray]:
+def summarise(
+    tokens: list[int], logits: torch.Tensor, top: int = TOP, draws: int = DRAWN, ids: type[np.integer] = np.uint16
+) -> dict[str, np.ndarray]:
     logprobs = torch.log_softmax(logits.double(), dim=-1)
-    best = logprobs.topk(TOP)
+    best = logprobs.topk(top)
     others = logprobs.scatter(1, best.indices, -torch.inf)
     generator = torch.Generator().manual_seed(0)
-    drawn = torch.multinomial(others.exp(), DRAWN, replacement=True, generator=generator)
+    drawn = torch.multinomial(others.exp(), draws, replacement=True, generator=generator)
     target = logprobs[:-1].gather(1, torch.tensor(tokens[1:])[:, None])[:, 0]
     return {
         "tokens": np.asarray(tokens, np.int32),
-        "ids": best.indices.numpy().astype(np.uint16),
+        "ids": best.indices.numpy().astype(ids),
         "logprobs": best.values.numpy().astype(np.float32),
         "rest": torch.logsumexp(others, dim=-1).numpy().astype(np.float32),
-        "drawn": drawn.numpy().astype(np.uint16),
+        "drawn": drawn.numpy().astype(ids),
         "drawn_logprobs": logprobs.gather(1, drawn).numpy().astype(np.float32),
         "target": target.numpy().astype(np.float32),
     }

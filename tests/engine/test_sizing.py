@@ -1,11 +1,13 @@
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trimaran.base.errors import ConfigError
-from trimaran.base.formats import CacheGroup, HeadsCache, KVFormat
+from trimaran.base.formats import ActivationFormat, CacheGroup, HeadsCache, KVFormat, WeightFormat
 from trimaran.engine.config import EngineConfig
-from trimaran.engine.sizing import resolve_sizes
+from trimaran.engine.sizing import kv_format_beside, resolve_sizes
+from trimaran.quant.convert import quantise
 
 GROUPS = (CacheGroup((HeadsCache(layers=2, kv_heads=3, head_dim=64),)),)
 PAGE_BYTES = 2 * 2 * 3 * 64 * 16 * 2
@@ -101,3 +103,18 @@ def test_memory_is_neither_exceeded_nor_left_where_it_is_of_use(windows, memory,
     most = sizes(groups=groups, context=context, max_num_seqs=seqs, available=2**50).num_pages
     assert all(pages <= enough for pages, enough in zip(got.num_pages, most, strict=True))
     assert used > memory - 2 * sum(prices) or got.num_pages == most
+
+
+@pytest.mark.parametrize(
+    ("weights", "activations", "head_dim", "expected"),
+    [
+        (WeightFormat.INT8, ActivationFormat.INT8, 128, KVFormat.INT8),
+        (WeightFormat.INT8, ActivationFormat.INT8, 256, KVFormat.BF16),
+        (WeightFormat.INT8, ActivationFormat.FP32, 128, KVFormat.BF16),
+        (WeightFormat.BF16, ActivationFormat.INT8, 128, KVFormat.BF16),
+    ],
+)
+def test_the_format_of_pages_that_nobody_asked_for(weights, activations, head_dim, expected):
+    held = {"w": quantise("w", np.ones((2, 32), np.float32), weights)}
+    groups = (CacheGroup((HeadsCache(1, 1, 64),)), CacheGroup((HeadsCache(1, 1, head_dim),), window=8))
+    assert kv_format_beside(held, activations, groups) is expected

@@ -23,10 +23,10 @@ class Golden:
 
     name: str
     tokens: npt.NDArray[np.int32]  # [N]
-    ids: npt.NDArray[np.uint16]  # [N, K], best first
+    ids: npt.NDArray[np.uint16] | npt.NDArray[np.uint32]  # [N, K], best first
     logprobs: Float32  # [N, K]
     rest: Float32  # [N], log of the mass of all other tokens
-    drawn: npt.NDArray[np.uint16]  # [N, S], some of the others
+    drawn: npt.NDArray[np.uint16] | npt.NDArray[np.uint32]  # [N, S], some of the others
     drawn_logprobs: Float32  # [N, S]
     target: Float32  # [N - 1], log-probability of the token that follows
 

@@ -59,7 +59,7 @@ def run(setup: Setup, cases: Sequence[Case], progress: Callable[[str], None]) ->
             raise ConfigError(f"the longest case needs {longest} tokens; {setup.model.name} has {model.context}")
         program = replace(build_program(model), context=min(model.context, longest + PAGE))
         weights = load_weights(checkpoint, model, program, setup.weight_format)
-        kv_format = setup.kv_format or kv_format_beside(weights, setup.activations)
+        kv_format = setup.kv_format or kv_format_beside(weights, setup.activations, program.groups)
         work = count_work(program, weights, kv_format, setup.activations)
         options = ExecutorOptions(
             kv_format=kv_format,

@@ -41,7 +41,8 @@ WeightFormat = Annotated[Weights, typer.Option(help="How weights are held; auto:
 KVCacheDtype = Annotated[
     Pages,
     typer.Option(
-        "--kv-cache-dtype", help="How keys and values are held; auto: int8 beside quantised weights, else bf16."
+        "--kv-cache-dtype",
+        help="How keys and values are held; auto: int8 beside quantised weights (heads of 128 at most), else bf16.",
     ),
 ]
 MaxModelLen = Annotated[

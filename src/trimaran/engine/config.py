@@ -22,7 +22,7 @@ class EngineConfig:
     served_name: str = ""  # how the engine calls the model; empty: the last part of ``model``
     executor: str = "native"
     weight_format: WeightFormat | None = None  # None: the file's own grid, tensor by tensor
-    kv_format: KVFormat | None = None  # None: int8 beside quantised weights, bf16 otherwise
+    kv_format: KVFormat | None = None  # None: see kv_format_beside
     activations: ActivationFormat = ActivationFormat.INT8
     max_model_len: int | None = None  # tokens of prompt and output; None: the model's context
     max_num_seqs: int = 64  # sequences that run at once

@@ -48,7 +48,7 @@ def _load_model(config: EngineConfig) -> Engine:
         model = read_config(checkpoint)
         program = build_program(model)
         weights = load_weights(checkpoint, model, program, config.weight_format)
-        kv_format = config.kv_format or kv_format_beside(weights, config.activations)
+        kv_format = config.kv_format or kv_format_beside(weights, config.activations, program.groups)
         sizes = resolve_sizes(config, program.groups, kv_format, program.context, available_memory())
         program = replace(program, context=sizes.context)
         executor = open_executor(config.executor, program, weights, _options(config, sizes))

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from trimaran.base.errors import ConfigError
-from trimaran.base.formats import ActivationFormat, CacheGroup, KVFormat
+from trimaran.base.formats import ActivationFormat, CacheGroup, HeadsCache, KVFormat
 from trimaran.engine.config import EngineConfig
 from trimaran.engine.window import most_pages, pages_of
 from trimaran.kernels.weights import Weight
@@ -31,11 +31,19 @@ class Sizes:
     kv_bytes: int
 
 
-def kv_format_beside(weights: Mapping[str, Weight], activations: ActivationFormat) -> KVFormat:
+MOST_INT8_DIMS = 128  # of a head that int8 pages give one scale unasked
+
+
+def kv_format_beside(
+    weights: Mapping[str, Weight], activations: ActivationFormat, groups: Sequence[CacheGroup]
+) -> KVFormat:
     """What pages hold when nobody says: int8 where weights meet int8 activations, which cost more exactness than such
-    pages do (``python bench/parity.py smollm2``); bf16 elsewhere."""
+    pages do (``python bench/parity.py smollm2``); bf16 elsewhere, and for heads so wide that one scale is too few (the
+    256 dimensions of Gemma 3: ``python bench/parity.py gemma3-270m``)."""
     quantised = activations is ActivationFormat.INT8 and any(weight.fmt.quantised for weight in weights.values())
-    return KVFormat.INT8 if quantised else KVFormat.BF16
+    caches = [cache for group in groups for cache in group.caches if isinstance(cache, HeadsCache)]
+    wide = any(cache.head_dim > MOST_INT8_DIMS for cache in caches)
+    return KVFormat.INT8 if quantised and not wide else KVFormat.BF16
 
 
 def resolve_sizes(

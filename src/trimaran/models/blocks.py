@@ -9,10 +9,13 @@ from trimaran.models.config import ModelConfig
 Block = Callable[[Builder, LayerNames, Buffer], Buffer]  # a layer's normed input ``[hidden]`` to what is added to x
 
 
-def attention(b: Builder, w: LayerNames, x: Buffer, *, output_bias: bool = False, whole_norm: bool = False) -> Buffer:
+def attention(
+    b: Builder, w: LayerNames, x: Buffer, *, output_bias: bool = False, whole_norm: bool = False, wide: bool = False
+) -> Buffer:
     """Grouped-query attention. q, k and v have biases as the configuration says, o only with ``output_bias`` too.
 
     With ``qk_norm`` queries and keys are normed: each head by itself, or (``whole_norm``) all heads with one mean.
+    ``wide``: what o reads keeps 15 bits, as what q, k and v read always does.
     """
     cfg = b.cfg
     q_norm, k_norm = (
@@ -20,7 +23,7 @@ def attention(b: Builder, w: LayerNames, x: Buffer, *, output_bias: bool = False
     )
     qkv = b.linear(x, w["self_attn.qkv"], cfg.q_width + 2 * cfg.kv_width, bias=cfg.attention_bias, wide=True)
     heads = b.attention(qkv, q_norm=q_norm, k_norm=k_norm)
-    return b.linear(heads, w["self_attn.o_proj"], cfg.hidden, bias=output_bias and cfg.attention_bias)
+    return b.linear(heads, w["self_attn.o_proj"], cfg.hidden, bias=output_bias and cfg.attention_bias, wide=wide)
 
 
 def feed_forward(
@@ -31,11 +34,15 @@ def feed_forward(
     name: str = "mlp",
     width: int | None = None,
     activation: Activation = "silu",
+    wide: bool = False,
 ) -> Buffer:
-    """``down(activation(gate(x)) * up(x))``; gate and up are ``width`` wide, by default ``intermediate``."""
+    """``down(activation(gate(x)) * up(x))``; gate and up have ``width`` outputs, by default ``intermediate``.
+
+    ``wide``: what the matrices read keeps 15 bits.
+    """
     width = b.cfg.intermediate if width is None else width
-    gate_up = b.linear(x, w[f"{name}.gate_up"], 2 * width)
-    return b.linear(b.glu(gate_up, activation), w[f"{name}.down_proj"], b.cfg.hidden)
+    gate_up = b.linear(x, w[f"{name}.gate_up"], 2 * width, wide=wide)
+    return b.linear(b.glu(gate_up, activation), w[f"{name}.down_proj"], b.cfg.hidden, wide=wide)
 
 
 def decoder(cfg: ModelConfig, attention: Block, feed_forward: Block) -> Program:

@@ -50,7 +50,9 @@ class ServeOptions:
     weight_format: str = option("auto", "how weights are held; auto: as in the file", choices=WEIGHT_SPELLINGS)
     activations: str = option("int8", "what quantised weights are multiplied with", choices=("int8", "fp32"))
     kv_cache_dtype: str = option(
-        "auto", "how keys and values are held; auto: int8 beside quantised weights, else bf16", choices=KV_SPELLINGS
+        "auto",
+        "how keys and values are held; auto: int8 beside quantised weights (heads of 128 at most), else bf16",
+        choices=KV_SPELLINGS,
     )
     kv_cache_memory_bytes: Positive | None = option(
         None,
