@@ -9,6 +9,7 @@ table of ``TRIMARAN_PROFILE`` with each op's share of its floor. Weights are int
 import argparse
 import os
 import time
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,13 +21,33 @@ from trimaran.kernels.weights import Weight
 from trimaran.models.config import ExpertsConfig, IndexerConfig, LatentConfig, ModelConfig
 from trimaran.models.registry import build_program
 
-HEADS = {"kimi-k2": 64, "deepseek-v3": 128, "deepseek-v3.2": 128}
+DEEPSEEK = LatentConfig(q_rank=1536, rank=512, nope=128, value=128)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Widths as published; ``index_heads`` 0: attention reads all tokens."""
+
+    heads: int
+    index_heads: int = 0
+    hidden: int = 7168
+    latent: LatentConfig = DEEPSEEK
+    rope: int = 64
+    expert: int = 2048
+
+
+SHAPES = {
+    "kimi-k2": Shape(64),
+    "deepseek-v3": Shape(128),
+    "deepseek-v3.2": Shape(128, index_heads=64),
+    "tiny": Shape(4, index_heads=4, hidden=64, latent=LatentConfig(32, 64, 32, 48), rope=16, expert=32),
+}
 PAGE = 32
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("shape", choices=HEADS)
+    parser.add_argument("shape", choices=SHAPES)
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--experts", type=int, default=8, help="of a layer; 8 of them are used")
     parser.add_argument("--contexts", type=int, nargs="+", default=[1, 4096])
@@ -39,7 +60,7 @@ def main(arguments: list[str] | None = None) -> None:
     if asked.profile:
         os.environ["TRIMARAN_PROFILE"] = "1"
     longest = max(asked.contexts) + asked.rows
-    program = build_program(config(asked.shape, asked.layers, asked.experts, longest))
+    program = build_program(config(SHAPES[asked.shape], asked.layers, asked.experts, longest))
     pages = -(-longest // PAGE)
     options = ExecutorOptions(
         kv_format=asked.kv_format,
@@ -70,28 +91,30 @@ def main(arguments: list[str] | None = None) -> None:
     executor.close()
 
 
-def config(shape: str, layers: int, experts: int, context: int) -> ModelConfig:
+def config(shape: Shape, layers: int, experts: int, context: int) -> ModelConfig:
     """The model's published sizes, with fewer layers and experts and a small vocabulary."""
     every = frozenset(range(layers))
     return ModelConfig(
-        family="deepseek_v32" if shape == "deepseek-v3.2" else "deepseek_v3",
+        family="deepseek_v32" if shape.index_heads else "deepseek_v3",
         vocab=2048,
-        hidden=7168,
-        intermediate=18432,
+        hidden=shape.hidden,
+        intermediate=1,  # no layer is dense
         layers=layers,
-        heads=HEADS[shape],
-        kv_heads=HEADS[shape],
-        head_dim=192,
+        heads=shape.heads,
+        kv_heads=shape.heads,
+        head_dim=shape.latent.nope + shape.rope,
         norm_eps=1e-6,
-        rope=RopeSpec(10000.0, 64),
+        rope=RopeSpec(10000.0, shape.rope),
         context=context,
         tied=False,
         attention_bias=False,
         bos_id=None,
         eos_ids=frozenset(),
-        experts=ExpertsConfig(experts, 8, 2048, 2048, frozenset(), "sigmoid", epsilon=1e-20, factor=2.5),
-        latent=LatentConfig(1536, 512, 128, 128),
-        indexer=IndexerConfig(64, 128, 2048, every, interleaved=False) if shape == "deepseek-v3.2" else None,
+        experts=ExpertsConfig(
+            experts, 8, shape.expert, shape.expert, frozenset(), "sigmoid", epsilon=1e-20, factor=2.5
+        ),
+        latent=shape.latent,
+        indexer=IndexerConfig(shape.index_heads, 128, 2048, every, interleaved=False) if shape.index_heads else None,
     )
 
 
