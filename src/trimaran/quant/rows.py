@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -42,9 +43,29 @@ def stack_rows(name: str, parts: Sequence[Weight]) -> Weight:
 
 
 def in_pieces(name: str, shape: tuple[int, ...], make: Callable[[slice], Weight]) -> Weight:
-    """Makes a matrix a few rows at a time, so that no intermediate array is large."""
+    """Makes a matrix a few rows at a time, so that no intermediate array is large; pieces are all in one format."""
     step = max(1, _PIECE // max(1, shape[1]))
-    return stack_rows(name, [make(slice(at, at + step)) for at in range(0, shape[0], step)])
+    first = make(slice(0, step))
+    if shape[0] <= step:
+        return replace(first, name=name)
+    data, scale, minimum = (_grown(array, shape[0]) for array in (first.data, first.scale, first.minimum))
+    whole = Weight(name, first.fmt, (shape[0], *first.shape[1:]), data, scale, minimum)
+    for at in range(step, shape[0], step):
+        piece = make(slice(at, at + step))
+        assert piece.fmt is first.fmt, name
+        for to, values in ((data, piece.data), (scale, piece.scale), (minimum, piece.minimum)):
+            if to is not None:
+                to[at : at + step] = values
+    return whole
+
+
+def _grown(array: Any, rows: int) -> Any:
+    """Room for ``rows`` rows, of which ``array`` fills the first."""
+    if array is None:
+        return None
+    whole = np.empty((rows, *array.shape[1:]), array.dtype)
+    whole[: len(array)] = array
+    return whole
 
 
 _PIECE = 1 << 20  # values
