@@ -191,3 +191,27 @@ def test_yarn_with_and_without_a_multiplier() -> None:
 def test_latent_attention_that_is_not_cut_into_keys_and_values() -> None:
     with pytest.raises(CheckpointError, match=r"has no deepseek2\.attention\.key_length_mla"):
         of("deepseek_v3", drop="attention.key_length_mla")
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value", "message"),
+    [
+        ("deepseek_v3", "deepseek2.block_count", 1 << 30, "is not a number of layers"),
+        ("deepseek_v3", "deepseek2.expert_gating_func", -1, "expert_gating_func to -1"),
+        ("deepseek_v3", "deepseek2.attention.key_length_mla", 0, "key_length_mla must be at least 1"),
+        ("gemma3_text", "gemma3.attention.sliding_window_pattern", 0, "sliding_window_pattern must be at least 1"),
+    ],
+)
+def test_numbers_that_no_model_has_are_named(name: str, key: str, value: Any, message: str) -> None:
+    metadata = listed(name)["metadata"] | {key: value}
+    architecture = metadata["general.architecture"]
+    metadata.setdefault(f"{architecture}.vocab_size", 100)
+    with pytest.raises((CheckpointError, UnsupportedError), match=message):
+        config_from_gguf(InMemory("gguf", metadata, Path("/nonexistent"), {}), architecture)
+
+
+def test_dense_layers_are_no_more_than_layers() -> None:
+    metadata = listed("deepseek_v3")["metadata"] | {"deepseek2.leading_dense_block_count": (1 << 31) - 1}
+    cfg = config_from_gguf(InMemory("gguf", metadata, Path("/nonexistent"), {}), "deepseek2")
+    assert cfg.experts is not None
+    assert cfg.experts.dense == frozenset(range(4))

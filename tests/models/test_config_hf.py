@@ -32,6 +32,7 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
 }
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 SCALING = Llama3Scaling(8.0, 1.0, 4.0, 8192)
 
 
@@ -99,6 +100,12 @@ def test_a_missing_key_is_named(key: str) -> None:
         ({"rope_theta": float("nan")}, "rope_theta must be a finite number, not nan"),
         ({"rope_theta": 10**400}, "rope_theta must be a finite number, not 10000"),
         ({"rope_theta": 0}, "base frequency must be positive, not 0"),
+        ({"head_dim": 10**40}, "head_dim is no number of 32 bits: 10000"),
+        ({"num_hidden_layers": 10_001}, "num_hidden_layers 10001 is not a number of layers"),
+        ({"partial_rotary_factor": 1e308}, "partial_rotary_factor must lie between 0 and 1"),
+        ({"rope_theta": 1, "rope_scaling": YARN}, "YaRN's numbers make no sense"),
+        ({"rope_scaling": {**YARN, "beta_slow": 0}}, "YaRN's numbers make no sense"),
+        ({"rope_scaling": {**YARN, "original_max_position_embeddings": 0}}, "context of 0 tokens"),
         ({"rope_scaling": {"rope_type": "llama3", **LLAMA3, "factor": float("inf")}}, "factor must be a finite number"),
     ],
 )

@@ -31,8 +31,8 @@ def test_a_file_that_names_none(kind: str, key: str) -> None:
 
 def test_more_layers_than_tensors_are_refused_before_they_are_built() -> None:
     tiny = open_tiny("llama3")
-    tiny.metadata["num_hidden_layers"] = 10**12
-    with pytest.raises(CheckpointError, match="has 1000000000000 layers, but its files hold only"):
+    tiny.metadata["num_hidden_layers"] = 10**4
+    with pytest.raises(CheckpointError, match="has 10000 layers, but its files hold only"):
         read_config(tiny)
 
 

@@ -104,6 +104,25 @@ def test_damaged_files_are_named(tmp_path, data):
         read_hf_vocab(tmp_path / "tokenizer.json", {})
 
 
+def test_what_the_library_panics_at_is_damage(write):
+    path = write()
+    file = json.loads(path.read_text())
+    piece = {"SpecialToken": {"id": "<bos>", "type_id": 0}}
+    file["post_processor"] = {"type": "TemplateProcessing", "single": [piece], "pair": [], "special_tokens": {}}
+    path.write_text(json.dumps(file))
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json cannot be read"):
+        read_hf_vocab(path, {})
+
+
+def test_an_id_of_billions_makes_no_table(write):
+    path = write()
+    file = json.loads(path.read_text())
+    file["model"]["vocab"]["hello"] = (1 << 32) - 1
+    path.write_text(json.dumps(file))
+    with pytest.raises(CheckpointError, match="asks for a vocabulary of 4294967296 tokens"):
+        read_hf_vocab(path, {})
+
+
 def pieces(**metaspace):
     vocab = {"<s>": 0, "▁": 1, "a": 2, "▁a": 3} | {f"<0x{byte:02X}>": 4 + byte for byte in range(256)}
     core = Tokenizer(models.BPE(vocab, [("▁", "a")], byte_fallback=True))

@@ -53,6 +53,8 @@ def test_old_files_leave_their_control_tokens_out(read):
         ({"vocab": [*VOCAB[:5], VOCAB[5] | {"token_bytes": "!"}, *VOCAB[6:]]}, "base64"),
         ({"special_tokens": [SPECIAL[0]] * 2}, "0 to 19, each once"),
         ({"special_tokens": [{"rank": 0}]}, "cannot be read"),
+        ({"config": CONFIG | {"default_num_special_tokens": 1 << 40}}, "asks for a vocabulary of 1099511627776"),
+        ({"config": CONFIG | {"default_vocab_size": 10**30}}, "asks for a vocabulary of 1000"),
     ],
 )
 def test_damage_is_named(read, changes, text):

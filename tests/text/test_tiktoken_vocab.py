@@ -64,7 +64,7 @@ def test_qwens_control_tokens_are_known(read):
     assert tokenizer.token_bytes(FIRST + 207) == b"<|extra_204|>"
 
 
-@pytest.mark.parametrize("name", ["LlamaTokenizer", None])
+@pytest.mark.parametrize("name", ["LlamaTokenizer", None, 7, True])
 def test_an_unknown_class_is_named(read, name):
     with pytest.raises(UnsupportedError, match=rf"{name!r}.*TikTokenTokenizer"):
         read(config={"tokenizer_class": name})
@@ -93,6 +93,8 @@ def test_damage_is_named(read, data, text):
         ({"x": {"content": "x"}}, "malformed"),
         ([], "must be an object"),
         ({"300": {"content": "x"}, "301": {"content": "x"}}, "twice"),
+        ({str(1 << 31): {"content": "x"}}, "asks for a vocabulary of 2147483649"),
+        ({"300": {"content": "\ud800"}}, "surrogates not allowed"),
     ],
 )
 def test_bad_added_tokens_are_named(read, added, text):

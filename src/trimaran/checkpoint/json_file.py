@@ -2,12 +2,14 @@
 
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 from trimaran.base.errors import CheckpointError
 
 MAX_BYTES = 100_000_000
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def read_object(path: Path) -> tuple[dict[str, Any], bytes]:
@@ -27,9 +29,11 @@ def parse_object(data: bytes, what: str) -> dict[str, Any]:
     """Parses an object; ``what`` begins the error. A key that occurs twice is an error: JSON would keep the last."""
     try:
         value = json.loads(data.decode(), object_pairs_hook=_unique)
+        if _SURROGATE.search(data):
+            json.dumps(value, ensure_ascii=False).encode()  # half a pair is no text, and later could not be written
     except RecursionError:
         raise CheckpointError(f"{what} is nested too deeply") from None
-    except ValueError as error:  # not UTF-8, not JSON, an absurd number, or a key that occurs twice
+    except ValueError as error:  # not Unicode, not JSON, an absurd number, or a key that occurs twice
         raise CheckpointError(f"{what} is not valid JSON: {error}") from None
     if not isinstance(value, dict):
         raise CheckpointError(f"{what} is not a JSON object")

@@ -1,10 +1,11 @@
 """A model's hyper-parameters as frozen values, whatever the vendor calls them."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
 from trimaran.base.errors import CheckpointError
-from trimaran.kernels.program import QueryScale, RopeSpec
+from trimaran.kernels.program import LinearScaling, QueryScale, RopeSpec, YarnScaling
 
 
 @dataclass(frozen=True)
@@ -118,8 +119,9 @@ class ModelConfig:
         for rope in (self.rope, self.local_rope or self.rope):
             if rope.dims % 2 or not 0 < rope.dims <= self.head_dim:
                 raise CheckpointError(f"rope rotates {rope.dims} of {self.head_dim} head dimensions: no even part")
-            if not rope.theta > 0:
-                raise CheckpointError(f"rope's base frequency must be positive, not {rope.theta}")
+            _check_rope(rope)
+        if self.query_scale is not None and self.query_scale.original_context < 1:
+            raise CheckpointError(f"queries cannot be scaled over {self.query_scale.original_context} positions")
         if not 0 < self.norm_eps < 1:
             raise CheckpointError(f"the norm's epsilon must lie between 0 and 1, not {self.norm_eps}")
         if (self.window is None and self.windowed) or (self.window is not None and self.window < 1):
@@ -128,6 +130,8 @@ class ModelConfig:
             raise CheckpointError(f"{self.mtp_layers} multi-token-prediction layers")
         if not self.scale:
             object.__setattr__(self, "scale", self.head_dim**-0.5)
+        if not 0 < self.scale < math.inf:
+            raise CheckpointError(f"attention cannot multiply its scores with {self.scale}")
 
     @property
     def q_width(self) -> int:
@@ -138,3 +142,20 @@ class ModelConfig:
     def kv_width(self) -> int:
         """Width of all key heads side by side; the value heads take as much."""
         return self.kv_heads * self.head_dim
+
+
+def _check_rope(rope: RopeSpec) -> None:
+    """Raises ``CheckpointError`` on numbers that give no frequencies."""
+    scaling = rope.scaling
+    if not rope.theta > 0:
+        raise CheckpointError(f"rope's base frequency must be positive, not {rope.theta}")
+    if scaling is None:
+        return
+    if not scaling.factor > 0:
+        raise CheckpointError(f"rope's scaling factor must be positive, not {scaling.factor}")
+    if not isinstance(scaling, LinearScaling) and scaling.original_context < 1:
+        raise CheckpointError(f"rope's scaling is of a context of {scaling.original_context} tokens")
+    if isinstance(scaling, YarnScaling):
+        numbers = (scaling.beta_fast, scaling.beta_slow, scaling.magnitude)
+        if rope.theta <= 1 or not all(1e-9 < number < 1e9 for number in numbers):
+            raise CheckpointError(f"YaRN's numbers make no sense: {scaling}")

@@ -42,7 +42,7 @@ def _common(own: Fields, checkpoint: Checkpoint) -> dict[str, Any]:
         "vocab": own.integer("vocab_size", _tokens(checkpoint.metadata.get("tokenizer.ggml.tokens"))),
         "hidden": own.integer("embedding_length"),
         "intermediate": own.integer("feed_forward_length"),
-        "layers": own.integer("block_count"),
+        "layers": len(own.layers("block_count")),
         "heads": heads,
         "kv_heads": own.integer("attention.head_count_kv", heads),
         "head_dim": _head_dim(own),
@@ -85,14 +85,14 @@ def _mistral3(own: Fields, names: frozenset[str]) -> dict[str, Any]:
 
 
 def _gemma3(own: Fields, names: frozenset[str]) -> dict[str, Any]:
-    layers = own.integer("block_count")
+    layers = own.layers("block_count")
     values = _grouped(own, names)
-    if layers == 62:  # the largest model alone does not scale by the width of a head
-        values["scale"] = (own.integer("embedding_length") // own.integer("attention.head_count")) ** -0.5
-    local, pattern = read_local_rope(own, _head_dim(own)), own.integer("attention.sliding_window_pattern", 6)
+    if len(layers) == 62:  # the largest model alone does not scale by the width of a head
+        values["scale"] = max(own.count("embedding_length") // own.count("attention.head_count"), 1) ** -0.5
+    local, pattern = read_local_rope(own, _head_dim(own)), own.count("attention.sliding_window_pattern", 6)
     if window := own.integer("attention.sliding_window", 0):
         values["window"] = window
-        values["windowed"] = frozenset(i for i in range(layers) if (i + 1) % pattern)
+        values["windowed"] = frozenset(i for i in layers if (i + 1) % pattern)
         values["local_rope"] = local
     return values
 
@@ -100,8 +100,8 @@ def _gemma3(own: Fields, names: frozenset[str]) -> dict[str, Any]:
 def _experts(own: Fields, *, scoring: Literal["softmax", "sigmoid"], normalise: bool, epsilon: float) -> ExpertsConfig:
     """``scoring`` and ``normalise`` are what holds where the file says nothing."""
     width = own.integer("expert_feed_forward_length")
-    gating = own.integer("expert_gating_func", 0)
-    if gating > 2:
+    gating, dense = own.integer("expert_gating_func", 0), own.integer("leading_dense_block_count", 0)
+    if not 0 <= gating <= 2:
         raise UnsupportedError(
             f"{_WHERE} sets expert_gating_func to {gating}; implemented are softmax (1), sigmoid (2)"
         )
@@ -110,7 +110,7 @@ def _experts(own: Fields, *, scoring: Literal["softmax", "sigmoid"], normalise: 
         top_k=own.integer("expert_used_count"),
         width=width,
         shared_width=own.integer("expert_shared_count", 0) * width,
-        dense=frozenset(range(own.integer("leading_dense_block_count", 0))),
+        dense=frozenset(i for i in own.layers("block_count") if i < dense),
         scoring=(scoring, "softmax", "sigmoid")[gating],
         groups=own.integer("expert_group_count", 1),
         top_groups=own.integer("expert_group_used_count", 1),
@@ -131,7 +131,7 @@ def _minimax_m2(own: Fields, names: frozenset[str]) -> dict[str, Any]:
 def _without_predictors(own: Fields) -> dict[str, Any]:
     """Layers that predict further tokens are counted among the blocks."""
     further = own.integer("nextn_predict_layers", 0)
-    return {"layers": own.integer("block_count") - further, "mtp_layers": further}
+    return {"layers": len(own.layers("block_count")) - further, "mtp_layers": further}
 
 
 def _glm4moe(own: Fields, names: frozenset[str]) -> dict[str, Any]:
@@ -141,7 +141,7 @@ def _glm4moe(own: Fields, names: frozenset[str]) -> dict[str, Any]:
 
 def _deepseek(own: Fields, names: frozenset[str]) -> dict[str, Any]:
     """Latent attention; the file says how wide a latent is where others say it of a head."""
-    width, rank = own.integer("attention.key_length_mla"), own.integer("attention.kv_lora_rank")
+    width, rank = own.count("attention.key_length_mla"), own.integer("attention.kv_lora_rank")
     nope = width - own.integer("rope.dimension_count")
     _only(own, "attention.head_count_kv", 1, own.integer("attention.head_count_kv", 1))
     _only(own, "attention.value_length", rank, own.integer("attention.value_length", rank))

@@ -78,7 +78,7 @@ def _common(own: Fields) -> dict[str, Any]:
         "vocab": own.integer("vocab_size"),
         "hidden": hidden,
         "intermediate": own.integer("intermediate_size"),
-        "layers": own.integer("num_hidden_layers"),
+        "layers": len(_layers(own)),
         "heads": heads,
         "kv_heads": own.integer("num_key_value_heads", heads),
         "head_dim": own.integer("head_dim", hidden // max(heads, 1)),
@@ -93,14 +93,8 @@ def _head_dim(own: Fields) -> int:
     return own.integer("head_dim", own.integer("hidden_size") // max(own.integer("num_attention_heads"), 1))
 
 
-MOST_LAYERS = 10_000  # a damaged file must not make us count further
-
-
 def _layers(own: Fields) -> range:
-    count = own.integer("num_hidden_layers")
-    if count > MOST_LAYERS:
-        raise CheckpointError(f"config.json: num_hidden_layers {count} is not a number of layers")
-    return range(count)
+    return own.layers("num_hidden_layers")
 
 
 def _llama(own: Fields) -> dict[str, Any]:
@@ -164,16 +158,18 @@ def _gemma3(own: Fields) -> dict[str, Any]:
             raise UnsupportedError(f"config.json sets {key}, which Gemma 3 does not have")
     _only(own.flag("use_bidirectional_attention", False), False, "use_bidirectional_attention")
     head_dim, kinds = own.integer("head_dim"), own.texts("layer_types")
-    pattern = own.integer("sliding_window_pattern", own.integer("_sliding_window_pattern", 6))
+    pattern = own.count("sliding_window_pattern", own.integer("_sliding_window_pattern", 6))
     sliding = {i for i in _layers(own) if (kinds[i] == "sliding_attention" if i < len(kinds) else (i + 1) % pattern)}
     local, everywhere = read_local_and_global_rope(own, head_dim)
+    if not (scalar := own.number("query_pre_attn_scalar")) > 0:
+        raise CheckpointError(f"config.json: query_pre_attn_scalar must be positive, not {scalar}")
     return {
         "rope": everywhere,
         "local_rope": local,
         "window": own.integer("sliding_window"),
         "windowed": frozenset(sliding),
         "qk_norm": True,
-        "scale": own.number("query_pre_attn_scalar") ** -0.5,
+        "scale": scalar**-0.5,
     }
 
 
@@ -235,7 +231,7 @@ def _minimax_m2(own: Fields) -> dict[str, Any]:
 
 
 def _deepseek_v3(own: Fields) -> dict[str, Any]:
-    nope, dims = own.integer("qk_nope_head_dim"), own.integer("qk_rope_head_dim")
+    nope, dims = own.count("qk_nope_head_dim"), own.count("qk_rope_head_dim")
     _only(own.flag("rope_interleave", True), True, "rope_interleave")
     _only(own.flag("attention_bias", False), False, "attention_bias")
     latent = LatentConfig(own.integer("q_lora_rank"), own.integer("kv_lora_rank"), nope, own.integer("v_head_dim"))

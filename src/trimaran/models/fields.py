@@ -6,6 +6,8 @@ from typing import Any, Self
 
 from trimaran.base.errors import CheckpointError
 
+MOST_LAYERS = 10_000
+
 
 class Fields:
     """The pairs of one file, and which of them were read. ``null`` counts as absent.
@@ -28,8 +30,22 @@ class Fields:
         return type(self)({**defaults, **self._values}, self._where)
 
     def integer(self, key: str, default: int | None = None) -> int:
-        """A whole number; true and false are none."""
-        return int(self._required(key, self._get(key, int, "an integer"), default))
+        """A whole number of 32 bits; true and false are none."""
+        return int(self._required(key, self._whole(key), default))
+
+    def count(self, key: str, default: int | None = None) -> int:
+        """A whole number from 1 on."""
+        value = self.integer(key, default)
+        if value < 1:
+            raise CheckpointError(f"{self._where}: {self.prefix}{key} must be at least 1, not {value}")
+        return value
+
+    def layers(self, key: str) -> range:
+        """The numbers of as many layers as ``key`` says. A damaged file must not make us count further."""
+        count = self.integer(key)
+        if count > MOST_LAYERS:
+            raise CheckpointError(f"{self._where}: {self.prefix}{key} {count} is not a number of layers")
+        return range(count)
 
     def number(self, key: str, default: float | None = None) -> float:
         """A whole or real number; infinity and NaN, which JSON readers let through, are none."""
@@ -52,7 +68,7 @@ class Fields:
 
     def optional_integer(self, key: str) -> int | None:
         """A whole number, or ``None`` where the key is absent."""
-        value = self._get(key, int, "an integer")
+        value = self._whole(key)
         return None if value is None else int(value)
 
     def optional_mapping(self, key: str) -> Self | None:
@@ -92,6 +108,12 @@ class Fields:
     def unread(self) -> list[str]:
         """Keys that have a value and were not read, in file order."""
         return [key for key, value in self._values.items() if value is not None and key not in self._read]
+
+    def _whole(self, key: str) -> Any:
+        value = self._get(key, int, "an integer")
+        if value is not None and not -(1 << 31) <= value < 1 << 31:
+            raise CheckpointError(f"{self._where}: {self.prefix}{key} is no number of 32 bits: {value!s:.40}")
+        return value
 
     def _get(self, key: str, kind: Any, wanted: str) -> Any:
         key = self.prefix + key

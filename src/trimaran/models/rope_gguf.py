@@ -31,7 +31,8 @@ def latent_scale(own: Fields) -> float:
         return 1.0
     # DeepSeek's files hold a tenth of mscale_all_dim here, others all of it.
     all_dims = own.number("rope.scaling.yarn_log_multiplier", 0.0) * 10
-    return _magnitude(own.number("rope.scaling.factor"), all_dims) ** 2
+    magnitude = _magnitude(own.number("rope.scaling.factor"), all_dims)
+    return magnitude * magnitude
 
 
 def _scaling(own: Fields) -> RopeScaling | None:

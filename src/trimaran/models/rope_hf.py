@@ -17,7 +17,7 @@ def read_rope(own: Fields, head_dim: int, partial: float = 1.0) -> RopeSpec:
     on a scaling that is not implemented.
     """
     share = own.number("partial_rotary_factor", partial)
-    dims = own.integer("rotary_dim", int(head_dim * share))
+    dims = own.integer("rotary_dim", _part(head_dim, share, "partial_rotary_factor"))
     old = _spec(own, own.optional_mapping("rope_scaling"), "rope_scaling", dims, head_dim, DEFAULT_THETA)
     parameters = own.optional_mapping("rope_parameters")
     if parameters is None:
@@ -49,15 +49,22 @@ def latent_scale(own: Fields) -> float:
     if scaling is None or _kind(scaling) == "default":
         return 1.0
     all_dims = scaling.number("mscale_all_dim", 0.0)
-    return _magnitude(scaling.number("factor"), all_dims) ** 2 if all_dims else 1.0
+    magnitude = _magnitude(scaling.number("factor"), all_dims) if all_dims else 1.0
+    return magnitude * magnitude
 
 
 def _spec(
     base: Fields, scaling: Fields | None, where: str, dims: int, head_dim: int, theta: float | None = None
 ) -> RopeSpec:
     if scaling is not None and "partial_rotary_factor" in scaling:
-        dims = int(head_dim * scaling.number("partial_rotary_factor"))
+        dims = _part(head_dim, scaling.number("partial_rotary_factor"), f"{where}.partial_rotary_factor")
     return RopeSpec(base.number("rope_theta", theta), dims, _scaling(scaling, where))
+
+
+def _part(head_dim: int, share: float, key: str) -> int:
+    if not 0 < share <= 1:
+        raise CheckpointError(f"config.json: {key} must lie between 0 and 1, not {share}")
+    return int(head_dim * share)
 
 
 def _kind(fields: Fields) -> str:

@@ -1,6 +1,7 @@
 """Reads ``tokenizer.json`` (Hugging Face's format), whose way to encode is taken as it stands."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,7 +13,7 @@ from trimaran.base.errors import CheckpointError, UnsupportedError
 from trimaran.text.byte_level import byte_level_table
 from trimaran.text.control import ControlToken, ControlTokens, is_marker
 from trimaran.text.sentencepiece import BLANK, piece_table
-from trimaran.text.token_config import TokenConfig
+from trimaran.text.token_config import TokenConfig, check_size
 from trimaran.text.vocabulary import Vocabulary
 
 # Normalisers and pre-tokenisers that lose no text, unless an option says so.
@@ -59,9 +60,10 @@ def read_hf_vocab(path: Path, config: Mapping[str, Any]) -> Vocabulary:
             f"{path} holds a {type(core.model).__name__} vocabulary, or spells its tokens in a way unknown here;"
             " this version reads byte-level BPE and BPE in SentencePiece's spelling"
         )
-    begins_with = core.encode("").ids  # what the file's own post-processor adds
+    with _library(path):
+        begins_with = core.encode("").ids  # what the file's own post-processor adds
     core.encode_special_tokens = True  # from here on, control tokens in text are text
-    tokens = _texts(core)
+    tokens = _texts(core, path)
     added = core.get_added_tokens_decoder()
     control = [_token(token_id, token) for token_id, token in added.items() if token.special]
     for token in control:
@@ -93,11 +95,19 @@ def _read(path: Path) -> _File:
 
 
 def _build(file: _File, path: Path) -> tokenizers.Tokenizer:
+    with _library(path):
+        return tokenizers.Tokenizer.from_buffer(msgspec.json.encode(file))
+
+
+@contextmanager
+def _library(path: Path) -> Iterator[None]:
+    """What the library raises is not typed, and where it panics no ``Exception``."""
     try:
-        core = tokenizers.Tokenizer.from_buffer(msgspec.json.encode(file))
-    except Exception as error:  # what the library raises is not typed
-        raise CheckpointError(f"{path} cannot be read: {error}") from error
-    return core
+        yield
+    except BaseException as error:
+        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+            raise CheckpointError(f"{path} cannot be read: {error}") from error
+        raise
 
 
 def _token(token_id: int, token: tokenizers.AddedToken) -> ControlToken:
@@ -125,9 +135,11 @@ def _spelling(core: tokenizers.Tokenizer) -> Literal["byte-level", "pieces"] | N
     return "pieces" if core.decoder.decode(["x", f"{BLANK}x"]) == "x x" else None
 
 
-def _texts(core: tokenizers.Tokenizer) -> list[str]:
+def _texts(core: tokenizers.Tokenizer, path: Path) -> list[str]:
     vocab = core.get_vocab(with_added_tokens=True)
-    texts = [""] * (max(vocab.values(), default=-1) + 1)
+    count = max(vocab.values(), default=-1) + 1
+    check_size(count, path)
+    texts = [""] * count
     for text, token_id in vocab.items():
         texts[token_id] = text
     return texts
@@ -145,7 +157,7 @@ def _drops_text(file: _File) -> bool:
     """Whether encoding may pass over text of any length."""
     parts = [*_parts(file.normalizer), *_parts(file.pre_tokenizer)]
     return (
-        any(part["type"] not in _KEEPING or part.get("behavior") == "Removed" for part in parts)
+        any(str(part.get("type")) not in _KEEPING or part.get("behavior") == "Removed" for part in parts)
         or any(token.lstrip or token.rstrip for token in file.added_tokens)
-        or any(part["type"] == "Replace" and not part.get("content") for part in parts)
+        or any(part.get("type") == "Replace" and not part.get("content") for part in parts)
     )

@@ -16,7 +16,7 @@ from trimaran.text.byte_table import ByteTable
 from trimaran.text.control import ControlToken, ControlTokens
 from trimaran.text.pretokenizers import Cutting
 from trimaran.text.ranked_vocab import ranked_tokenizer
-from trimaran.text.token_config import TokenConfig
+from trimaran.text.token_config import TokenConfig, check_size
 from trimaran.text.vocabulary import Vocabulary
 
 NAMED = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
@@ -57,6 +57,8 @@ def read_tekken_vocab(path: Path, config: Mapping[str, Any]) -> Vocabulary:
     """
     file = _read(path)
     first = file.config.default_num_special_tokens
+    check_size(first, path)
+    check_size(file.config.default_vocab_size, path)
     special = _special(file, path)
     tokens = _tokens(file, path)
     cutting = Cutting((file.config.pattern,))

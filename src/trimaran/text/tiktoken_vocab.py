@@ -15,7 +15,7 @@ from trimaran.text.byte_table import ByteTable
 from trimaran.text.control import ControlToken, ControlTokens
 from trimaran.text.pretokenizers import KIMI, QWEN2, Cutting
 from trimaran.text.ranked_vocab import ranked_tokenizer
-from trimaran.text.token_config import AddedToken, TokenConfig, control_tokens
+from trimaran.text.token_config import AddedToken, TokenConfig, check_size, control_tokens
 from trimaran.text.vocabulary import Vocabulary
 
 
@@ -43,7 +43,7 @@ def read_tiktoken_vocab(path: Path, config: Mapping[str, Any]) -> Vocabulary:
     """
     companions = TokenConfig.read(path.parent, config)
     name = companions.options.get("tokenizer_class")
-    if name not in CLASSES:
+    if not isinstance(name, str) or name not in CLASSES:
         raise UnsupportedError(
             f"{path} does not say how text is cut into words, and the tokenizer_class {name!r} in"
             f" {companions.path.name} is not known here; known are {', '.join(CLASSES)}"
@@ -92,4 +92,5 @@ def _added(companions: TokenConfig, known: _Class, first: int) -> dict[int, Adde
     if min(named, default=first) < first:
         raise CheckpointError(f"{companions.path} adds a token as {min(named)}, but ids below {first} are taken")
     end = max([first + known.reserved, *(token_id + 1 for token_id in named)])
+    check_size(end, companions.path)
     return {i: named.get(i, AddedToken(f"<|reserved_token_{i}|>", True)) for i in range(first, end)}

@@ -10,6 +10,7 @@ from trimaran.checkpoint.json_file import read_object
 from trimaran.text.control import ControlToken, is_marker
 
 NAMED = ("bos_token", "eos_token", "unk_token", "pad_token")
+MOST_TOKENS = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,12 @@ class AddedToken:
 def control_tokens(added: Mapping[int, AddedToken]) -> list[ControlToken]:
     """Those of ``added`` that steer the model."""
     return [ControlToken(token.text, token_id) for token_id, token in added.items() if token.steers]
+
+
+def check_size(tokens: int, path: Path) -> None:
+    """Raises ``CheckpointError`` where a damaged file would have us make a table of billions of tokens."""
+    if not 0 <= tokens <= MOST_TOKENS:
+        raise CheckpointError(f"{path} asks for a vocabulary of {tokens} tokens; there may be up to {MOST_TOKENS}")
 
 
 def _optional(path: Path) -> dict[str, Any]:
