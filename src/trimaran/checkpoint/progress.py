@@ -1,4 +1,7 @@
-"""Shows a download's progress on stderr: a bar on a terminal, otherwise one line at the start and one at the end."""
+"""Shows the progress of a download, or of other work on bytes, on stderr.
+
+A bar on a terminal, otherwise one line at the start and one at the end.
+"""
 
 import sys
 import time
@@ -9,10 +12,9 @@ Report = Callable[[int, int | None], None]  # bytes so far, bytes in all if know
 
 
 @contextmanager
-def progress(what: str) -> Iterator[Report]:
-    """Yields a function to call with the state of the download, as often as there is news."""
-    show = _bar if sys.stderr.isatty() else _lines
-    with show(what) as report:
+def progress(what: str, verb: str = "Download") -> Iterator[Report]:
+    """Yields a function to call with the state of the work, as often as there is news."""
+    with _bar(what) if sys.stderr.isatty() else _lines(what, verb) as report:
         yield report
 
 
@@ -34,7 +36,7 @@ def _bar(what: str) -> Iterator[Report]:
 
 
 @contextmanager
-def _lines(what: str) -> Iterator[Report]:
+def _lines(what: str, verb: str) -> Iterator[Report]:
     start = time.monotonic()
     received, first = 0, None
 
@@ -44,12 +46,12 @@ def _lines(what: str) -> Iterator[Report]:
             first = done
             size = f" ({megabytes(total)})" if total else ""
             resumed = f", going on from {megabytes(done)}" if done else ""
-            print(f"Downloading {what}{size}{resumed}", file=sys.stderr, flush=True)
+            print(f"{verb}ing {what}{size}{resumed}", file=sys.stderr, flush=True)
         received = done
 
     yield report
     seconds = time.monotonic() - start
-    print(f"Downloaded {what}: {megabytes(received)} in {seconds:.1f} s", file=sys.stderr, flush=True)
+    print(f"{verb}ed {what}: {megabytes(received)} in {seconds:.1f} s", file=sys.stderr, flush=True)
 
 
 def megabytes(size: int) -> str:

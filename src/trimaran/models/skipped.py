@@ -14,11 +14,16 @@ _RUNNING = re.compile(
 _LAYER = re.compile(r"(?:model\.layers|blk)\.(\d+)\.(?:self_attn\.)?(indexer\.)?")
 
 
+def scales_activations(tensor: str) -> bool:
+    """True for what tools measured of activations and caches."""
+    return _RUNNING.fullmatch(tensor) is not None
+
+
 def why_skipped(tensor: str, cfg: ModelConfig) -> str | None:
     """What ``tensor``, by its name in the language model, is instead; ``None`` for one that nobody knows."""
     if tensor == ROPE_FACTORS or tensor.endswith("rotary_emb.inv_freq"):
         return "rope constants that the configuration holds already"
-    if _RUNNING.fullmatch(tensor):
+    if scales_activations(tensor):
         return "scales of activations and caches"
     if cfg.tied and tensor == "lm_head.weight":
         return "a second copy of the tied matrix"

@@ -5,15 +5,20 @@ Source: ``compressed_tensors.compressors.pack_quantized`` (0.20). Codes are unsi
 """
 
 import math
+from dataclasses import dataclass
+from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
 from trimaran.base.errors import UnsupportedError
 from trimaran.checkpoint.tensors import StorageFormat
+from trimaran.kernels.step import Float32
+from trimaran.quant import symmetric
 from trimaran.quant.integers import Integers, RowWords
 from trimaran.quant.parts import Parts
-from trimaran.quant.words import unpack
+from trimaran.quant.words import Words, pack_nibble_words, unpack
 
 LEAVES = frozenset({"weight_packed", "weight_scale", "weight_shape", "weight_zero_point", "weight_g_idx"})
 
@@ -34,6 +39,39 @@ def read_packed(parts: Parts) -> Integers:
         raise parts.wrong("weight_scale", f"has {groups} scales a row, which do not divide {cols} inputs")
     zeros = _zeros(parts, bits, rows, groups) if "weight_zero_point" in parts else None
     return Integers(parts.name, (rows, cols), bits, RowWords(words, bits, cols), scale, zeros, order)
+
+
+@dataclass(frozen=True)
+class PackedRows:
+    """Rows in symmetric int4: ``words`` ``[rows, cols / 8]``, ``scale`` ``[rows, groups]`` in bf16, and what they stand
+    for, ``values``. ``plain`` is what rounding to nearest would have made of them."""
+
+    words: Words
+    scale: npt.NDArray[Any]
+    values: Float32
+    plain: Float32
+
+
+def pack_rows(values: Float32, group: int) -> PackedRows:
+    """``values`` ``[rows, cols]``, finite, in groups of ``group`` inputs: a multiple of 8 that divides ``cols``."""
+    groups = values.reshape(len(values), -1, group)
+    codes, scale = symmetric.fit(groups, _bf16)
+    words = pack_nibble_words((codes + 8).astype(np.uint8).reshape(values.shape))
+    shape = values.shape
+    return PackedRows(
+        words,
+        scale.astype(ml_dtypes.bfloat16),
+        _multiply(codes, scale, shape),
+        _multiply(*symmetric.nearest(groups, _bf16), shape),
+    )
+
+
+def _multiply(codes: Float32, scale: Float32, shape: tuple[int, ...]) -> Float32:
+    return _bf16(codes * scale[..., None]).reshape(shape)
+
+
+def _bf16(numbers: Float32) -> Float32:
+    return numbers.astype(ml_dtypes.bfloat16).astype(np.float32)
 
 
 _WIDTHS = (4, 8, 1, 2, 3, 5, 6, 7)  # for a few inputs several take as many words: the readable ones go first

@@ -21,6 +21,12 @@ def unpack(words: Words, bits: int, cols: int) -> Codes:
     return pairs.astype("<u2", copy=False).view(np.uint8)[:, :cols]
 
 
+def pack_nibble_words(codes: Codes) -> Words:
+    """Codes of 4 bits ``[rows, cols]`` to words ``[rows, cols / 8]``, the first value lowest; inverse of ``unpack``."""
+    octets = codes[:, 0::2] | codes[:, 1::2] << 4
+    return octets.view("<i4")
+
+
 def repack_nibbles(words: Words) -> Codes:
     """``[rows, cols / 8]`` words of 4 bits, the first value lowest, to the nibbles of ``Weight`` ``[rows, cols / 2]``.
 

@@ -1,0 +1,1 @@
+"""Writes a checkpoint anew with smaller weights, in formats that other engines read too."""

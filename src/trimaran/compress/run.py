@@ -1,0 +1,87 @@
+"""Compresses a checkpoint into a folder that appears when it is whole."""
+
+import json
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from trimaran.base.errors import ConfigError, UnsupportedError
+from trimaran.checkpoint import Checkpoint
+from trimaran.checkpoint.open import PICKLED
+from trimaran.checkpoint.safetensors import CONFIG
+from trimaran.compress.fill import Progress, fill
+from trimaran.compress.plan import Item, Report, make_plan
+from trimaran.compress.recipe import Recipe
+from trimaran.compress.shards import Shards
+
+_WEIGHTS = PICKLED | {".safetensors", ".gguf", ".h5", ".msgpack", ".onnx"}
+_STALE = ("quantization_config", "compression_config")
+
+
+def compress(
+    checkpoint: Checkpoint,
+    recipe: Recipe,
+    folder: Path,
+    *,
+    experts_only: bool = False,
+    max_shard: int = 4 << 30,
+    report: Progress | None = None,
+) -> Report:
+    """Writes ``checkpoint`` to ``folder``, which must not exist; ``report`` hears of bytes written and in all.
+
+    What stays is copied bit by bit; where the source had compressed it, it is written in bf16. Raises ``ConfigError``
+    when the folder is there or the disk is too small, ``UnsupportedError`` on GGUF files, on sources that have no more
+    bits than the recipe and where nothing would be compressed, ``CheckpointError`` on weights that are not finite.
+    """
+    if checkpoint.kind != "safetensors":
+        raise UnsupportedError(
+            f"{checkpoint.path} is a GGUF file, whose weights are rounded already: give the safetensors model it was"
+            " made from"
+        )
+    if folder.exists() or folder.is_symlink():
+        raise ConfigError(f"{folder} exists already; name a new folder")
+    items, done = make_plan(checkpoint, recipe, experts_only)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(folder.parent).free
+    if done.bytes_after > free:
+        raise ConfigError(f"{folder} needs {done.bytes_after / 1e9:.2f} GB, but its disk has {free / 1e9:.2f} GB free")
+    partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        with Shards(partial, [item.outputs for item in items], max_shard) as shards:
+            fill(checkpoint, items, recipe, shards, done, report or _silent)
+        _copy_files(checkpoint, partial)
+        _write_config(checkpoint.metadata, recipe, items, partial / CONFIG)
+        partial.chmod(0o755)
+        partial.rename(folder)
+    except OSError as error:
+        raise ConfigError(f"cannot write {folder}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return done
+
+
+def _silent(_done: int, _total: int | None) -> None:
+    pass
+
+
+def _copy_files(checkpoint: Checkpoint, folder: Path) -> None:
+    """Tokenizer, chat template, licence and whatever else lies beside the weights."""
+    for file in sorted(checkpoint.directory.iterdir()):
+        weights = file.suffix in _WEIGHTS or file.name.endswith(".safetensors.index.json")
+        if file.is_file() and not weights and not file.name.startswith(".") and file.name != CONFIG:
+            shutil.copyfile(file, folder / file.name)
+
+
+def _write_config(source: dict[str, Any], recipe: Recipe, items: Sequence[Item], path: Path) -> None:
+    config = {key: value for key, value in source.items() if key not in _STALE}
+    if isinstance(text := config.get("text_config"), dict):
+        config["text_config"] = {key: value for key, value in text.items() if key not in _STALE}
+    kept = {
+        item.tensor.name.removesuffix(".weight")
+        for item in items
+        if item.kept and len(item.shape) >= 2 and item.tensor.name.endswith(".weight")
+    }
+    config["quantization_config"] = recipe.config(sorted(kept | {"lm_head"}))
+    path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", "utf-8")

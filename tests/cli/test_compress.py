@@ -1,0 +1,45 @@
+"""``trimaran compress`` as a user types it."""
+
+from pathlib import Path
+
+import pytest
+from tests.models.families import write_checkpoint
+from typer.testing import CliRunner, Result
+
+from trimaran.cli.app import app
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> str:
+    return str(write_checkpoint("llama3", tmp_path / "source"))
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["compress", *arguments])
+
+
+def test_one_folder_and_what_it_cost(source: str, tmp_path: Path) -> None:
+    done = run(source, "--group", "64", "-o", str(tmp_path / "small"))
+    assert done.exit_code == 0, done.stderr
+    assert "18 matrices compressed" in done.stdout
+    assert "if rounded to nearest" in done.stdout
+    assert "not compressed: 3 tensors, 0.0 MB: inputs that groups do not divide" in done.stdout
+    assert f"Compressing to {tmp_path / 'small'}" in done.stderr
+    assert (tmp_path / "small" / "model.safetensors").is_file()
+
+
+def test_a_pair(source: str, tmp_path: Path) -> None:
+    done = run(source, "--pair", "-o", str(tmp_path / "pair"))
+    assert done.exit_code == 0, done.stderr
+    assert {path.name for path in (tmp_path / "pair").iterdir()} == {"fp8", "int4"}
+    again = run(source, "--pair", "-o", str(tmp_path / "pair"))
+    assert again.exit_code == 2
+    assert "pair exists already; name a new folder" in again.stderr
+
+
+def test_other_formats_and_gguf_files_are_refused(source: str, tmp_path: Path, smollm2: Path) -> None:
+    assert "--format 'int3' is none of fp8, int4" in run(source, "--format", "int3", "-o", str(tmp_path / "a")).stderr
+    done = run(str(smollm2), "-o", str(tmp_path / "a"))
+    assert done.exit_code == 1
+    assert "is a GGUF file" in done.stderr
+    assert not (tmp_path / "a").exists()
