@@ -2,6 +2,7 @@
 #   make serve     a real small model behind the OpenAI API on http://127.0.0.1:8000
 #   make test      the whole test suite         make check   linters, types, import rules
 #   make goldens   golden logits (needs torch)  make peers   llama.cpp, OpenVINO to measure against
+#   make interop   compressed checkpoints, read by other libraries (needs torch)
 #   make templates what the vendors' chat templates render, and ours beside it
 #   make tokenizers  real tokenizers against the ids of reference libraries (downloads about 500 MB)
 #   make clean     remove everything that was built or installed here
@@ -13,7 +14,7 @@ SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc -type f 2>/dev/null)
 PACKAGE := $(shell find src -name '*.py' -o -name '*.yaml' 2>/dev/null)
 PIP_FLAGS := -q --disable-pip-version-check
 
-.PHONY: serve test check format goldens templates peers tokenizers clean
+.PHONY: serve test check format goldens interop templates peers tokenizers clean
 
 serve: .venv-serve/ready
 	@exec .venv-serve/bin/trimaran serve $(MODEL) $(ARGS)
@@ -30,6 +31,9 @@ format: .venv/ready
 goldens:
 	@PYTHON="$(PYTHON)" scripts/goldens.sh
 
+interop:
+	@PYTHON="$(PYTHON)" scripts/interop.sh
+
 templates:
 	@PYTHON="$(PYTHON)" scripts/goldens_templates.sh
 
@@ -40,7 +44,7 @@ peers:
 	@PYTHON="$(PYTHON)" scripts/peers.sh
 
 clean:
-	rm -rf .venv .venv-serve .venv-goldens .venv-templates .venv-tokenizers .tokenizers .peers build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-serve .venv-goldens .venv-interop .venv-templates .venv-tokenizers .tokenizers .peers build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests bench scripts -name __pycache__ -prune -exec rm -rf {} +
 
 # The user's environment: the package and its dependencies, nothing for tests, no torch.
