@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, overload
 
@@ -44,8 +45,11 @@ class LLM:
     usable.
     """
 
-    def __init__(self, model: str, *, offline: bool = False, **options: Any) -> None:
+    def __init__(
+        self, model: str, *, offline: bool = False, chat_template: str | Path | None = None, **options: Any
+    ) -> None:
         """``model`` is a catalogue name, a source or a path (``trimaran pull``); ``options`` go to ``EngineConfig``.
+        ``chat_template`` names a Jinja file to use in place of the model's own.
 
         Raises ``SourceError``, ``CheckpointError``, ``ConfigError`` or ``UnsupportedError``.
         """
@@ -53,7 +57,9 @@ class LLM:
         local = resolve(model, offline=offline)
         with open_checkpoint(local.path) as checkpoint:
             self.tokenizer = open_tokenizer(checkpoint)
-            self._template = open_template(checkpoint, self.tokenizer)
+            self._template = open_template(
+                checkpoint, self.tokenizer, None if chat_template is None else Path(chat_template)
+            )
         given = {"served_name": local.name, **options, "model": str(local.path)}
         self._engine = load_engine(EngineConfig.from_json(given))
         self.info = self._engine.info

@@ -65,6 +65,23 @@ def test_from_file_environment_and_flags(byte_model, tmp_path):
         assert process.wait(30) == 0
 
 
+def test_a_chat_template_of_ones_own(byte_model, tmp_path):
+    template = tmp_path / "mine.jinja"
+    template.write_text("{{ messages[-1].content }}=")
+    with (
+        serving(str(byte_model), "--executor", "null", "--port", "0", "--chat-template", str(template)) as (
+            _,
+            name,
+            url,
+        ),
+        openai.OpenAI(base_url=url + "/v1", api_key="unused", max_retries=0) as client,
+    ):
+        answer = client.chat.completions.create(
+            model=name, messages=[{"role": "user", "content": "12345"}], max_tokens=1
+        )
+    assert answer.usage.prompt_tokens == 6
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_drains(byte_model, number):
     with serving(str(byte_model), "--executor", "null", "--port", "0") as (process, name, url):

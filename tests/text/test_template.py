@@ -224,6 +224,15 @@ def test_a_model_without_template_points_elsewhere(small):
     assert caught.value.code == "no_chat_template"
 
 
+def test_a_file_replaces_the_models_template(smollm2, real, tmp_path):
+    file = tmp_path / "mine.jinja"
+    file.write_text("{{ messages[0].content }}!")
+    with open_checkpoint(smollm2) as checkpoint:
+        assert open_template(checkpoint, real, file).render(user("Hello")) == real.encode("Hello!")
+        with pytest.raises(CheckpointError, match="cannot read"):
+            open_template(checkpoint, real, tmp_path / "absent.jinja")
+
+
 def test_bad_jinja_is_found_when_the_model_is_opened(small):
     with pytest.raises(CheckpointError, match="line 2"):
         ChatTemplate({"default": "a\n{% if %}"}, small)

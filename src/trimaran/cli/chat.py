@@ -34,6 +34,7 @@ def chat(
     weight_format: flags.WeightFormat = Weights.AUTO,
     kv_cache_dtype: flags.KVCacheDtype = Pages.AUTO,
     max_model_len: flags.MaxModelLen = None,
+    chat_template: flags.ChatTemplate = None,
     offline: flags.Offline = False,
 ) -> None:
     """Talk to MODEL in the terminal; answers appear as they are generated.
@@ -62,7 +63,7 @@ def chat(
     )
     options = flags.engine_options(executor, threads, weight_format, kv_cache_dtype, max_model_len)
     interactive = sys.stdin.isatty()
-    with LLM(model, offline=offline, **options) as llm:
+    with LLM(model, offline=offline, chat_template=chat_template, **options) as llm:
         if interactive:
             info = llm.info
             print(

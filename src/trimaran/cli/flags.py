@@ -45,6 +45,12 @@ KVCacheDtype = Annotated[
         help="How keys and values are held; auto: int8 beside quantised weights (heads of 128 at most), else bf16.",
     ),
 ]
+ChatTemplate = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE", help="Jinja file to use as the chat template; default: the model's.", show_default=False
+    ),
+]
 MaxModelLen = Annotated[
     int | None, typer.Option(min=2, metavar="TOKENS", help="Context length; default: the model's.", show_default=False)
 ]

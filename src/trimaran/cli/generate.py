@@ -34,6 +34,7 @@ def generate(
     weight_format: flags.WeightFormat = Weights.AUTO,
     kv_cache_dtype: flags.KVCacheDtype = Pages.AUTO,
     max_model_len: flags.MaxModelLen = None,
+    chat_template: flags.ChatTemplate = None,
     offline: flags.Offline = False,
 ) -> None:
     """Continue PROMPT with MODEL and print the text as it is generated.
@@ -63,7 +64,7 @@ def generate(
         stop=tuple(stop or ()),
     )
     options = flags.engine_options(executor, threads, weight_format, kv_cache_dtype, max_model_len)
-    with LLM(model, offline=offline, **options) as llm:
+    with LLM(model, offline=offline, chat_template=chat_template, **options) as llm:
         ask = partial(llm.chat, [{"role": "user", "content": text}]) if chat else partial(llm.generate, text)
         if n == 1 and not as_json:
             for delta in ask(params, stream=True):

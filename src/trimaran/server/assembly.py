@@ -24,12 +24,15 @@ class Text:
     template: ChatTemplate
 
 
-def load_text(path: Path) -> Text:
-    """Reads both from the checkpoint at ``path``; raises ``CheckpointError`` or ``UnsupportedError``."""
+def load_text(path: Path, chat_template: Path | None = None) -> Text:
+    """Reads both from the checkpoint at ``path``, or the template from a file of its own.
+
+    Raises ``CheckpointError`` or ``UnsupportedError``.
+    """
     checkpoint = open_checkpoint(path)
     try:
         tokenizer = open_tokenizer(checkpoint)
-        return Text(tokenizer, open_template(checkpoint, tokenizer))
+        return Text(tokenizer, open_template(checkpoint, tokenizer, chat_template))
     finally:
         checkpoint.release()
         checkpoint.close()

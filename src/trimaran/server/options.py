@@ -43,6 +43,9 @@ class ServeOptions:
         (), "web origin whose pages may call this server (repeatable; default: none)", metavar="ORIGIN"
     )
 
+    chat_template: str | None = option(
+        None, "Jinja file to use as the chat template; default: the model's own", metavar="FILE"
+    )
     max_model_len: Positive | None = option(None, "context length; default: the model's", metavar="TOKENS")
     max_num_seqs: Positive = option(64, "most sequences in one step", metavar="N")
     max_num_batched_tokens: Positive = option(512, "most tokens in one step", metavar="TOKENS")

@@ -54,7 +54,7 @@ async def serve_on(
     if not is_loopback(sock) and not options.api_key:
         log.warning("ANYBODY who reaches %s may use this server: set --api-key or listen on 127.0.0.1", url(sock))
     process = EngineProcess(engine)
-    loaded = await _unless_stopped(stops, _load(process, model.path))
+    loaded = await _unless_stopped(stops, _load(process, model.path, options.chat_template))
     if isinstance(loaded, Signals):
         log.info("stopped before it was ready")
         return 130 if loaded == SIGINT else 0  # for a shell, Ctrl-C before there was anything to stop is a failure
@@ -86,8 +86,8 @@ async def serve_on(
         await link.stop(0.0)
 
 
-async def _load(process: EngineProcess, path: Path) -> "tuple[Started, Text]":
-    loading = asyncio.create_task(asyncio.to_thread(_load_text, path))
+async def _load(process: EngineProcess, path: Path, chat_template: str | None) -> "tuple[Started, Text]":
+    loading = asyncio.create_task(asyncio.to_thread(_load_text, path, chat_template))
     try:
         started = await process.start()
     except BaseException:
@@ -100,10 +100,10 @@ async def _load(process: EngineProcess, path: Path) -> "tuple[Started, Text]":
         raise
 
 
-def _load_text(path: Path) -> "Text":
+def _load_text(path: Path, chat_template: str | None) -> "Text":
     from trimaran.server.assembly import load_text
 
-    return load_text(path)
+    return load_text(path, None if chat_template is None else Path(chat_template))
 
 
 async def _unless_stopped(stops: asyncio.Queue[Signals], work: Coroutine[Any, Any, T]) -> T | Signals:

@@ -6,6 +6,7 @@ Control tokens are found in the rendered text where the template wrote them itse
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from trimaran.base.errors import RequestError
@@ -17,7 +18,7 @@ from trimaran.text.kimi_tools import typescript
 from trimaran.text.renderer import Renderer
 from trimaran.text.sandbox import TemplateRefusedError
 from trimaran.text.template_code import TemplateCode
-from trimaran.text.template_source import find_renderers
+from trimaran.text.template_source import find_renderers, read_template
 from trimaran.text.tokenizer import Tokenizer
 from trimaran.text.written import Written, literal, written_by_template
 
@@ -92,15 +93,21 @@ class ChatTemplate:
     def _renderer(self, *, with_tools: bool = False) -> Renderer:
         if "default" not in self._templates:
             raise RequestError(
-                "the model has no chat template; send a prompt to /v1/completions (LLM.generate) instead",
+                "the model has no chat template: send a prompt to /v1/completions (LLM.generate), or give one with"
+                " --chat-template (LLM's chat_template)",
                 param="messages",
                 code="no_chat_template",
             )
         return self._templates["tool_use" if with_tools and "tool_use" in self._templates else "default"]
 
 
-def open_template(checkpoint: Checkpoint, tokenizer: Tokenizer) -> ChatTemplate:
-    """The chat template that belongs to a model; one without is an error only when it is used."""
+def open_template(checkpoint: Checkpoint, tokenizer: Tokenizer, file: Path | None = None) -> ChatTemplate:
+    """The chat template that belongs to a model, or the Jinja in ``file``; without any, only rendering is an error.
+
+    Raises ``CheckpointError`` when a template is not valid Jinja or ``file`` cannot be read.
+    """
+    if file is not None:
+        return ChatTemplate({"default": read_template(file)}, tokenizer)
     return ChatTemplate(find_renderers(checkpoint), tokenizer)
 
 

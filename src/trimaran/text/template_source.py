@@ -41,7 +41,7 @@ def find_sources(checkpoint: Checkpoint) -> dict[str, str]:
     if (directory / "chat_template.jinja").is_file():
         jinja["default"] = directory / "chat_template.jinja"
     if jinja:
-        return {name: _read(file) for name, file in jinja.items()}
+        return {name: read_template(file) for name, file in jinja.items()}
     for file in (directory / "tokenizer_config.json", directory / "chat_template.json"):
         templates = read_object(file)[0].get("chat_template") if file.is_file() else None
         if templates is not None:
@@ -63,7 +63,8 @@ def _texts(sources: dict[str, Any]) -> dict[str, str]:
     return sources
 
 
-def _read(file: Path) -> str:
+def read_template(file: Path) -> str:
+    """The text of a Jinja file; raises ``CheckpointError`` when it is not there or not text."""
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
