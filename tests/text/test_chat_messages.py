@@ -50,6 +50,11 @@ def test_arguments_of_calls_take_the_form_that_a_template_wants(given):
         (["x"], "messages[0].tool_calls[0]", "function.name"),
         ([{"function": {}}], "messages[0].tool_calls[0]", "function.name"),
         ([{"function": {"name": "f", "arguments": "{"}}], "messages[0].tool_calls[0].function.arguments", "not JSON"),
+        (
+            [{"function": {"name": "f", "arguments": "[" * 100_000}}],
+            "messages[0].tool_calls[0].function.arguments",
+            "not JSON",
+        ),
         ([{"function": {"name": "f", "arguments": "[]"}}], "messages[0].tool_calls[0].function.arguments", "object"),
     ],
 )

@@ -97,7 +97,7 @@ def _call(call: Any, objects: bool, where: str) -> dict[str, Any]:
     if isinstance(arguments, str):  # as the API has it
         try:
             parsed = json.loads(arguments or "{}")
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise RequestError(f"{where} is not JSON: {error}", param=where) from None
     else:
         parsed = {} if arguments is None else arguments

@@ -71,9 +71,30 @@ class ControlTokens:
         tail = text[-self._longest :]
         return self._starts.search(text) is not None or any(tail[at:] in self._prefixes for at in range(len(tail)))
 
+    def made_of(self, text: str, trusted: Spans, given: Iterable[str]) -> bool:
+        """Whether a template made a control token in ``text`` of what is ``given``, none of which holds one.
+
+        Such a token lies outside the spans ``trusted``. Either a part of it lies inside, or its characters occur in
+        one of the strings in their order: the template took out what stood between them, or changed their case.
+        """
+        masked = _masked(text, trusted)
+        found = set()
+        for match in self._pattern.finditer(text):
+            foreign = masked.count(FILLER, *match.span())
+            if 0 < foreign < len(match[0]):
+                return True
+            if foreign:
+                found.add(match[0].lower())
+        return bool(found) and any(_in_order(token, string.lower()) for string in given for token in found)
+
     def starts_in(self, text: str) -> list[int]:
         """Where control tokens begin in ``text``, also those that overlap."""
         return [match.start() for match in self._starts.finditer(text)]
+
+
+def _in_order(characters: str, text: str) -> bool:
+    rest = iter(text)
+    return all(character in rest for character in characters)
 
 
 def _masked(text: str, trusted: Spans) -> str:

@@ -62,6 +62,7 @@ class ChatTemplate:
             own_words = isinstance(error, TemplateRefusedError)
             message = str(error) if own_words else f"the model's chat template failed: {error}"
             raise RequestError(message, param="messages") from error
+        typed = typed or self._markup.made_of(text, written_by_template(text), _strings(given))
         return self._tokenizer.encode_segments(self._segments(text) if typed else self._markup.split(text))
 
     def effort(self, effort: str) -> dict[str, Any]:
