@@ -11,13 +11,14 @@ import pytest
 
 from trimaran.base.errors import CheckpointError, UnsupportedError
 from trimaran.base.formats import WeightFormat
-from trimaran.checkpoint import CheckpointTensor, StorageFormat
+from trimaran.checkpoint import CheckpointTensor, StorageFormat, open_checkpoint
 from trimaran.kernels.dequantise import dequantise
 from trimaran.kernels.weights import Weight
 from trimaran.models.load import load_weights
 from trimaran.models.registry import build_program, read_config
 from trimaran.quant.gguf_blocks import dequantise as dequantise_tensor
 
+from .families import write_checkpoint
 from .tiny_files import InMemory, open_tiny, write_gguf
 
 UP = "model.layers.1.mlp.up_proj.weight"
@@ -211,3 +212,12 @@ def test_a_quantised_matrix_is_placed_as_a_plain_one_would_be() -> None:
     del checkpoint.content[scale.name]
     with pytest.raises(CheckpointError, match=r"neither model\.layers\.1\.mlp\.up_proj\.weight_scale_inv nor"):
         load(checkpoint)
+
+
+def test_a_billion_experts_are_refused_before_they_are_named(tmp_path: Path) -> None:
+    folder = write_checkpoint("qwen3_moe", tmp_path)
+    with open_checkpoint(folder) as checkpoint:
+        checkpoint.metadata["num_experts"] = 1 << 30
+        cfg = read_config(checkpoint)
+        with pytest.raises(CheckpointError, match=r"ask for \d+ values of model\.layers\.0\.mlp\.experts\.gate_up"):
+            load_weights(checkpoint, cfg, build_program(cfg), None)

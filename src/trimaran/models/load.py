@@ -4,6 +4,7 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 
@@ -39,6 +40,7 @@ def load_weights(
     Raises ``CheckpointError`` naming the tensors that are missing, left over or misshapen, and ``UnsupportedError``
     when a matrix does not fit ``weight_format``.
     """
+    _check_size(checkpoint, program)
     parts = {
         spec.name: weight_parts(spec.name, spec.shape[0], cfg, checkpoint.kind)
         for spec in program.weights.values()
@@ -70,6 +72,15 @@ def load_weights(
     if cfg.tied:
         weights["lm_head"] = weights["model.embed_tokens"]
     return weights
+
+
+def _check_size(checkpoint: Checkpoint, program: Program) -> None:
+    """A damaged configuration may ask for a billion experts: found before their names are made."""
+    values = max(prod(spec.shape) for spec in program.weights.values())
+    held = sum(tensor.data.nbytes for tensor in checkpoint.tensors())
+    if values > 8 * held:  # no format has less than a bit a value
+        name = next(spec.name for spec in program.weights.values() if prod(spec.shape) == values)
+        raise CheckpointError(f"the model's sizes ask for {values} values of {name}; all its files hold {held} bytes")
 
 
 def _check_names(tensors: Sequence[LogicalTensor], cfg: ModelConfig, wanted: Sequence[str]) -> None:
