@@ -8,7 +8,7 @@
 namespace trimaran {
 
 enum class WeightFormat { kFp32, kBf16, kInt8, kInt4, kInt4z };
-enum class KvFormat { kFp32, kBf16, kInt8 };
+enum class KvFormat { kFp32, kBf16, kFp8, kInt8, kInt4, kInt8Int4 };
 
 constexpr int kGroup = 32;         // values along the input dimension that share one scale
 constexpr int kStrip = 32;         // output columns that are stored and computed together
@@ -34,17 +34,39 @@ constexpr int group_bytes(WeightFormat f) {
   return 0;
 }
 
-// Bytes of one token's key and value of one kv head, scales included.
-constexpr int kv_token_bytes(KvFormat f, int head_dim) {
+// Formats of keys and of values by themselves.
+constexpr KvFormat keys_of(KvFormat f) { return f == KvFormat::kInt8Int4 ? KvFormat::kInt8 : f; }
+constexpr KvFormat values_of(KvFormat f) { return f == KvFormat::kInt8Int4 ? KvFormat::kInt4 : f; }
+
+// Bytes of the numbers of one key or value; nibbles of int4 lie in pairs of 16 dimensions.
+constexpr int kv_code_bytes(KvFormat f, int head_dim) {
   switch (f) {
     case KvFormat::kFp32:
-      return 8 * head_dim;
-    case KvFormat::kBf16:
       return 4 * head_dim;
+    case KvFormat::kBf16:
+      return 2 * head_dim;
+    case KvFormat::kFp8:
     case KvFormat::kInt8:
-      return 2 * head_dim + 8;
+      return head_dim;
+    case KvFormat::kInt4:
+      return (head_dim + 31) / 32 * 16;
+    case KvFormat::kInt8Int4:  // of two formats
+      break;
   }
   return 0;
+}
+
+// Bytes of the scales of one key, and of one value.
+constexpr int kv_scale_bytes(KvFormat f) { return f == KvFormat::kFp32 || f == KvFormat::kBf16 ? 0 : 4; }
+constexpr int key_scale_bytes(KvFormat f, int head_dim) {
+  return f == KvFormat::kInt4 ? (head_dim + kGroup - 1) / kGroup * 4 : kv_scale_bytes(f);
+}
+constexpr int value_scale_bytes(KvFormat f) { return f == KvFormat::kInt4 ? 2 : kv_scale_bytes(f); }
+
+// Bytes of one token's key and value of one kv head, scales included.
+constexpr int kv_token_bytes(KvFormat f, int head_dim) {
+  return kv_code_bytes(keys_of(f), head_dim) + key_scale_bytes(keys_of(f), head_dim) +
+         kv_code_bytes(values_of(f), head_dim) + value_scale_bytes(values_of(f));
 }
 
 // Bytes of one packed strip of kStrip outputs with k inputs each.
@@ -65,7 +87,10 @@ inline WeightFormat weight_format(const std::string& name) {
 inline KvFormat kv_format(const std::string& name) {
   if (name == "fp32") return KvFormat::kFp32;
   if (name == "bf16") return KvFormat::kBf16;
+  if (name == "fp8") return KvFormat::kFp8;
   if (name == "int8") return KvFormat::kInt8;
+  if (name == "int4") return KvFormat::kInt4;
+  if (name == "int8/int4") return KvFormat::kInt8Int4;
   throw std::invalid_argument("unknown KV format '" + name + "'");
 }
 

@@ -84,10 +84,12 @@ void SelectPlan::cut(const Step& step) {
 
 int Program::add_latent_cache(int group, int layers, int latent, int rope) {
   const int width = latent + rope;
-  const size_t token_bytes = options_.kv_format == KvFormat::kInt8   ? width + 2 * sizeof(float)
-                             : options_.kv_format == KvFormat::kBf16 ? 2 * width
-                                                                     : 4 * width;
-  return add_token_cache({group, 0, layers, token_bytes});
+  const KvFormat format = options_.kv_format;
+  if (format != KvFormat::kFp32 && format != KvFormat::kBf16 && format != KvFormat::kInt8) {
+    throw std::invalid_argument("pages of latents are fp32, bf16 or int8");
+  }
+  const size_t scales = format == KvFormat::kInt8 ? 2 * sizeof(float) : 0;
+  return add_token_cache({group, 0, layers, size_t(kv_code_bytes(format, width)) + scales});
 }
 
 int Program::add_index_cache(int group, int layers, int dim) {

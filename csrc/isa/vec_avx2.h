@@ -166,6 +166,11 @@ TRIMARAN_INLINE F16 load(const uint16_t* bf16) {
   const auto* h = reinterpret_cast<const __m128i*>(bf16);
   return {widen_bf16(_mm_loadu_si128(h)), widen_bf16(_mm_loadu_si128(h + 1))};
 }
+TRIMARAN_INLINE F16 load_256ths(const uint8_t* e4m3) {
+  const __m256i h = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(e4m3)));
+  const __m256i half = _mm256_and_si256(_mm256_slli_epi16(h, 7), _mm256_set1_epi16(int16_t(0xBFFF)));
+  return {_mm256_cvtph_ps(_mm256_castsi256_si128(half)), _mm256_cvtph_ps(_mm256_extracti128_si256(half, 1))};
+}
 TRIMARAN_INLINE __m256i round_bf16(__m256 a) {
   const __m256i u = _mm256_castps_si256(a), odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
   return _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(u, odd), _mm256_set1_epi32(0x7FFF)), 16);

@@ -115,6 +115,11 @@ TRIMARAN_INLINE F16 load(const uint16_t* bf16) {
   const __m256i h = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(bf16));
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
 }
+// Numbers of 8 bits, e4m3: as fp16 their bits are the 256th of the number.
+TRIMARAN_INLINE F16 load_256ths(const uint8_t* e4m3) {
+  const __m256i h = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(e4m3)));
+  return _mm512_cvtph_ps(_mm256_and_si256(_mm256_slli_epi16(h, 7), _mm256_set1_epi16(int16_t(0xBFFF))));
+}
 // Stores as bf16, rounded half to even.
 TRIMARAN_INLINE void store(uint16_t* bf16, F16 a) {
   const I16 u = _mm512_castps_si512(a), odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));

@@ -173,6 +173,13 @@ TRIMARAN_INLINE Float4 half_to_float(Int4 h) {
   return Float4(Int4(magnitude) | special | ((h & 0x8000) << 16));
 }
 TRIMARAN_INLINE F16 load_half(const uint8_t* p) { return TRIMARAN_EACH(F16, half_to_float(widen(p, i))); }
+TRIMARAN_INLINE Int4 e4m3_to_half(const uint8_t* p) {
+  const Int4 b{p[0], p[1], p[2], p[3]};
+  return (b & 0x80) << 8 | (b & 0x7F) << 7;
+}
+TRIMARAN_INLINE F16 load_256ths(const uint8_t* e4m3) {
+  return TRIMARAN_EACH(F16, half_to_float(e4m3_to_half(e4m3 + 4 * i)));
+}
 TRIMARAN_INLINE F16 load(const uint16_t* bf16) {
   const auto* p = reinterpret_cast<const uint8_t*>(bf16);
   return TRIMARAN_EACH(F16, Float4(widen(p, i) << 16));

@@ -10,6 +10,7 @@ TRIMARAN_INLINE void write_head(const Attention& a, int row, int head, const flo
   float* out = a.out + row * a.out_stride + size_t(head) * a.head_dim;
   const F16 total = set1(l);
   for (int i = 0; i < a.head_dim; i += 16) store(out + i, div(load(o + i), total));
+  if (values_of(a.kv.format) == KvFormat::kInt4) hadamard(out, a.head_dim, hadamard_width(a.head_dim));
 }
 
 // Merges up to 16 rows' blocks (mb, lb, ob) into their states (m, l, o). No block yet: m = -inf, l = 0, o = 0.
@@ -142,27 +143,33 @@ inline void merge_partials(const Attention& a, const AttentionUnit& u) {
   }
 }
 
-inline void attend(const Attention& a, const AttentionUnit& u) {
-  switch (a.kv.format) {
-    case KvFormat::kFp32:
-      return attend_unit<FloatPages<float>>(a, u);
-    case KvFormat::kBf16:
-      return attend_unit<FloatPages<uint16_t>>(a, u);
-    case KvFormat::kInt8:
-      return attend_unit<Int8Pages>(a, u);
+// f(pages of the format).
+template <class F>
+TRIMARAN_INLINE void with_pages(KvFormat format, F&& f) {
+  using enum KvFormat;
+  switch (format) {
+    case kFp32:
+      return f(FloatPages<float>());
+    case kBf16:
+      return f(FloatPages<uint16_t>());
+    case kFp8:
+      return f(FloatPages<E4m3>());
+    case kInt8:
+      return f(IntPages<kInt8, kInt8>());
+    case kInt4:
+      return f(IntPages<kInt4, kInt4>());
+    case kInt8Int4:
+      return f(IntPages<kInt8, kInt4>());
   }
+}
+
+inline void attend(const Attention& a, const AttentionUnit& u) {
+  with_pages(a.kv.format, [&](auto pages) TRIMARAN_BODY { attend_unit<decltype(pages)>(a, u); });
 }
 
 inline void store_kv(const Attention& a, int row, int position, int kv_head, const int32_t* pages) {
   float* rotated = Scratch(a.scratch, a.head_dim).head;
-  switch (a.kv.format) {
-    case KvFormat::kFp32:
-      return FloatPages<float>::store_kv(a, row, position, kv_head, pages, rotated);
-    case KvFormat::kBf16:
-      return FloatPages<uint16_t>::store_kv(a, row, position, kv_head, pages, rotated);
-    case KvFormat::kInt8:
-      return Int8Pages::store_kv(a, row, position, kv_head, pages, rotated);
-  }
+  with_pages(a.kv.format, [&](auto of) TRIMARAN_BODY { of.store_kv(a, row, position, kv_head, pages, rotated); });
 }
 
 }  // namespace trimaran::TRIMARAN_ISA

@@ -1,5 +1,8 @@
-// Attention over pages of fp32 or bf16: K [head_dim][16 tokens], V [16 tokens][head_dim].
+// Attention over pages of fp32, bf16 or fp8 (e4m3): K [head_dim][16 tokens], V [16 tokens][head_dim]; in fp8 then 16
+// scales of K and 16 of V. As in pages of integers, a key or value that is not finite gives its key the scale NaN.
 namespace trimaran::TRIMARAN_ISA {
+
+TRIMARAN_INLINE F16 load(const E4m3* p) { return load_256ths(&p->bits); }
 
 template <class T>
 struct FloatPages {
@@ -10,14 +13,26 @@ struct FloatPages {
     const int d = a.head_dim, token = position % kTileTokens;
     turn_head(a, a.k_norm, key_of(a, row, kv_head), row, kv_head, position, rotated);
     T* key = reinterpret_cast<T*>(tile_at(a.kv, pages, kv_head, position / kTileTokens));
-    for (int i = 0; i < d; i += 16) {
-      T lanes[16];
-      store(lanes, load(rotated + i));
-      for (int j = 0; j < 16; j++) key[(i + j) * kTileTokens + token] = lanes[j];
-    }
-    const float* v = value_of(a, row, kv_head);
     T* value = key + size_t(d) * kTileTokens + size_t(token) * d;
-    for (int i = 0; i < d; i += 16) store(value + i, load(v + i));
+    const float* v = value_of(a, row, kv_head);
+    if constexpr (kScaled) {
+      const Scaled k_scale(rotated, d), v_scale(v, d);
+      for (int i = 0; i < d; i++) {
+        key[i * kTileTokens + token] = {to_e4m3(k_scale.some ? rotated[i] * k_scale.inverse : 0.f)};
+        value[i] = {to_e4m3(v_scale.some ? v[i] * v_scale.inverse : 0.f)};
+      }
+      float* scales = reinterpret_cast<float*>(key + 2 * size_t(d) * kTileTokens);
+      scales[token] = k_scale.finite && v_scale.finite ? k_scale.scale : __builtin_nanf("");
+      scales[kTileTokens + token] = v_scale.scale;
+      return;
+    } else {
+      for (int i = 0; i < d; i += 16) {
+        T lanes[16];
+        store(lanes, load(rotated + i));
+        for (int j = 0; j < 16; j++) key[(i + j) * kTileTokens + token] = lanes[j];
+      }
+      for (int i = 0; i < d; i += 16) store(value + i, load(v + i));
+    }
   }
 
   TRIMARAN_INLINE static Terms take_query(const Attention& a, const float* rotated, float* queries, int row) {
@@ -35,7 +50,7 @@ struct FloatPages {
     for (; t + kAtOnce <= b.tiles; t += kAtOnce) score<R, kAtOnce>(b, t, q, d, scratch.scores);
     for (; t < b.tiles; t++) score<R, 1>(b, t, q, d, scratch.scores);
     for (int r = 0; r < R; r++) {
-      softmax(scratch.scores + r * kBlockTokens, b, r, out.m[r], out.l[r]);
+      softmax(scratch.scores + r * kBlockTokens, b, d, r, out.m[r], out.l[r]);
     }
     int i = 0;
     for (; i + 16 * kAtOnce <= d; i += 16 * kAtOnce) weigh<R, kAtOnce>(b, scratch.scores, d, i, out.o);
@@ -43,6 +58,24 @@ struct FloatPages {
   }
 
  private:
+  static constexpr bool kScaled = sizeof(T) == 1;
+
+  struct Scaled {  // a key or value in fp8
+    bool finite, some;
+    float inverse;  // what its numbers are multiplied with
+    float scale;    // of the 256ths that are read back; 0 if not finite
+    TRIMARAN_INLINE Scaled(const float* x, int d) {
+      const float absmax = largest(x, d);
+      finite = absmax <= kLargest, some = finite && absmax > kTiny;
+      inverse = some ? kLargestE4m3 / absmax : 0.f;
+      scale = some ? absmax * (256.f / kLargestE4m3) : 0.f;
+    }
+  };
+
+  TRIMARAN_INLINE static const float* scales_of(const uint8_t* tile, int d) {
+    return reinterpret_cast<const float*>(tile + 2 * d * kTileTokens * sizeof(T));
+  }
+
   // Scores [R][kBlockTokens] of R queries against N tiles from tile t on. Meanwhile the tiles of the next block come.
   template <int R, int N>
   TRIMARAN_INLINE static void score(const Block& b, int t, const float* q, int d, float* scores) {
@@ -63,13 +96,19 @@ struct FloatPages {
         unroll<N>(TRIMARAN_UNROLL(j) { s[r * N + j] = fma(k[j], x, s[r * N + j]); });
       });
     }
-    unroll<R>(TRIMARAN_UNROLL(r) {
-      unroll<N>(TRIMARAN_UNROLL(j) { store(scores + r * kBlockTokens + (t + j) * kTileTokens, s[r * N + j]); });
+    unroll<N>(TRIMARAN_UNROLL(j) {
+      F16 scale;
+      if constexpr (kScaled) scale = load(scales_of(tiles[j], d));
+      unroll<R>(TRIMARAN_UNROLL(r) {
+        if constexpr (kScaled) s[r * N + j] = mul(s[r * N + j], scale);
+        store(scores + r * kBlockTokens + (t + j) * kTileTokens, s[r * N + j]);
+      });
     });
   }
 
-  // One row's scores become weights 2^(s - m); returns the largest score and the sum. Invisible tokens get weight 0.
-  TRIMARAN_INLINE static void softmax(float* s, const Block& b, int r, float& largest, float& sum) {
+  // One row's scores become weights 2^(s - m), in fp8 times the scale of the value; returns the largest score and the
+  // sum of 2^(s - m). Invisible tokens get weight 0.
+  TRIMARAN_INLINE static void softmax(float* s, const Block& b, int d, int r, float& largest, float& sum) {
     const F16 never = set1(-__builtin_inff());
     F16 top = never;
     for (int t = b.first_tile; t < b.tiles; t++) {
@@ -81,9 +120,10 @@ struct FloatPages {
     const F16 m = set1(largest);
     F16 total = zero();
     for (int t = b.first_tile; t < b.tiles; t++) {
-      const F16 w = exp2(sub(load(s + t * kTileTokens), m));
-      store(s + t * kTileTokens, w);
+      F16 w = exp2(sub(load(s + t * kTileTokens), m));
       total = add(total, w);
+      if constexpr (kScaled) w = mul(w, load(scales_of(b.tile[t], d) + kTileTokens));
+      store(s + t * kTileTokens, w);
     }
     sum = reduce_add(total);
   }

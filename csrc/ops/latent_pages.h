@@ -40,6 +40,8 @@ inline void store_latent(const LatentAttention& a, int row, int position, const 
       std::memcpy(to + width, scales, sizeof scales);
       break;
     }
+    default:  // refused when the cache is made
+      break;
   }
 }
 
@@ -65,6 +67,8 @@ TRIMARAN_INLINE const float* widen_token(const LatentAttention& a, const uint8_t
       widen_part(q + n, a.rope.dims, scales[1], to + n);
       break;
     }
+    default:  // refused when the cache is made
+      break;
   }
   return to;
 }

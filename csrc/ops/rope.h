@@ -41,12 +41,24 @@ TRIMARAN_INLINE F16 butterfly(F16 x) {
   return fma(x, load(kSigns), swap_lanes<N>(x));
 }
 
-// Every 16 dimensions become their Hadamard transform, an orthogonal matrix: products of a query and a key stay what
-// they were, and what one dimension has much of is spread over 16 before it is rounded.
-TRIMARAN_INLINE void hadamard(float* x, int head_dim) {
-  for (int i = 0; i < head_dim; i += 16) {
-    store(x + i, mul(butterfly<8>(butterfly<4>(butterfly<2>(butterfly<1>(load(x + i))))), set1(0.25f)));
+// Every `width` of n dimensions become their Hadamard transform, an orthogonal matrix, its own inverse: products of a
+// query and a key stay what they were, and what one dimension has much of is spread over `width` before it is rounded.
+// The width is a power of two of at least 16 that divides n.
+TRIMARAN_INLINE void hadamard(float* x, int n, int width = 16) {
+  const F16 norm = set1(1.f / __builtin_sqrtf(float(width)));
+  for (int i = 0; i < n; i += 16) {
+    store(x + i, mul(butterfly<8>(butterfly<4>(butterfly<2>(butterfly<1>(load(x + i))))), norm));
+  }
+  for (int half = 16; half < width; half *= 2) {
+    for (int i = 0; i < n; i += (i + 16) % (2 * half) == half ? half + 16 : 16) {
+      const F16 u = load(x + i), v = load(x + i + half);
+      store(x + i, add(u, v));
+      store(x + i + half, sub(u, v));
+    }
   }
 }
+
+// Dimensions of a head that are transformed together.
+constexpr int hadamard_width(int head_dim) { return head_dim % 32 ? 16 : 32; }
 
 }  // namespace trimaran::TRIMARAN_ISA

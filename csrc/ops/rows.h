@@ -46,6 +46,18 @@ TRIMARAN_INLINE void quantise_group(F16 a, F16 b, int8_t* q, GroupTerms* g) {
   *g = {scale, scale * float(sum), -8 * sum, -128 * sum};
 }
 
+// The largest magnitude; more than kLargest if one of the numbers is not finite.
+TRIMARAN_INLINE float largest(const float* x, int d) {
+  F16 top = zero();
+  bool nan = false;
+  for (int i = 0; i < d; i += 16) {
+    const F16 v = load(x + i);
+    nan |= any_nan(v, v);
+    top = max(top, abs(v));
+  }
+  return nan ? __builtin_inff() : reduce_max(top);
+}
+
 // A head or latent rounded to int8 as a whole.
 struct Rounded {
   float scale;  // absmax / 127; NaN if not finite
@@ -55,15 +67,8 @@ struct Rounded {
 
 // q = round half to even (x * (127 / absmax)). `q` may be where `x` is.
 TRIMARAN_INLINE Rounded round_vector(const float* x, int d, int8_t* q) {
-  F16 top = zero();
-  bool nan = false;
-  for (int i = 0; i < d; i += 16) {
-    const F16 v = load(x + i);
-    nan |= any_nan(v, v);
-    top = max(top, abs(v));
-  }
-  const float absmax = reduce_max(top);
-  const bool finite = !nan && absmax <= kLargest, some = finite && absmax > kTiny;
+  const float absmax = largest(x, d);
+  const bool finite = absmax <= kLargest, some = finite && absmax > kTiny;
   const F16 inverse = set1(some ? 127.f / absmax : 0.f);
   I16 sum = set1_int(0);
   for (int i = 0; i < d; i += 16) {

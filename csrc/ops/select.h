@@ -6,22 +6,6 @@
 // ascending order in every cut.
 namespace trimaran::TRIMARAN_ISA {
 
-constexpr float kLargestE4m3 = 448.f;
-
-// The nearest number of 8 bits (sign, 4 bits of exponent, 3 of mantissa), ties to even; |x| <= kLargestE4m3.
-TRIMARAN_INLINE uint8_t to_e4m3(float x) {
-  uint32_t bits;
-  std::memcpy(&bits, &x, 4);
-  const uint8_t sign = uint8_t(bits >> 24 & 0x80);
-  bits &= 0x7FFFFFFF;
-  if (bits < 0x3C800000) {  // below 2^-6: multiples of 2^-9
-    float magnitude;
-    std::memcpy(&magnitude, &bits, 4);
-    return sign | uint8_t((magnitude * 512.f + 0x1.8p23f) - 0x1.8p23f);
-  }
-  return sign | uint8_t(((bits + 0x7FFFF + (bits >> 20 & 1)) >> 20) - (120 << 3));
-}
-
 TRIMARAN_INLINE size_t key_tile_bytes(const SelectTokens& a) { return a.keys.token_bytes * kTileTokens; }
 TRIMARAN_INLINE uint8_t* key_tile(const SelectTokens& a, const int32_t* pages, int tile) {
   const int tiles = a.keys.page_size / kTileTokens;
@@ -70,14 +54,7 @@ inline void store_key(const SelectTokens& a, int row, int position, const int32_
 // A tile's keys as floats [dim][16], less their scales: where they lie, or at `to`.
 TRIMARAN_INLINE const float* widen_keys(const SelectTokens& a, const uint8_t* tile, float* to) {
   if (a.keys.format == KvFormat::kFp32) return reinterpret_cast<const float*>(tile);
-  for (int i = 0; i < a.dim; i++) {
-    uint16_t halves[kTileTokens];  // the bits of e4m3 as fp16 are the number's 256th
-    for (int j = 0; j < kTileTokens; j++) {
-      const uint16_t code = tile[i * kTileTokens + j];
-      halves[j] = uint16_t((code & 0x80) << 8 | (code & 0x7F) << 7);
-    }
-    store(to + i * kTileTokens, load_half(reinterpret_cast<const uint8_t*>(halves)));
-  }
+  for (int i = 0; i < a.dim; i++) store(to + i * kTileTokens, load_256ths(tile + i * kTileTokens));
   return to;
 }
 

@@ -54,7 +54,7 @@ def test_exact_activations_agree_with_the_reference(
     theirs = ReferenceExecutor(program(), random_weights(program(), fmt), options)
     assert (ours.name, ours.isa, ours.threads) == ("native", isa, 2)
     # A key may round to the other bf16 or integer.
-    atol = {KVFormat.FP32: 1e-4, KVFormat.BF16: 3e-2, KVFormat.INT8: 0.1}[kv_format]
+    atol = {"fp32": 1e-4, "bf16": 3e-2, "fp8": 0.1, "int8": 0.1, "int4": 1.0, "int8/int4": 0.5}[kv_format]
     for rows in (Rows(PROMPT[:140], 0, PAGES), Rows(PROMPT[140:149], 140, PAGES), Rows(PROMPT[149:], 149, PAGES)):
         expected, out = logits(theirs, rows), ours.run(step(rows))
         assert out.logits is not None
@@ -253,7 +253,8 @@ def test_sizes_are_those_of_the_python_formats() -> None:
         packed = _native.matrix_bytes(fmt, 70, 96, False, False)
         assert packed == -(-3 * 3 * 32 * fmt.group_bytes // 128) * 128  # strips of 32 outputs, groups of 32 inputs
     for kv in KVFormat:
-        assert _native.kv_token_bytes(kv, 48) == kv.token_bytes(48)
+        for head_dim in (48, 64):
+            assert _native.kv_token_bytes(kv, head_dim) == kv.token_bytes(head_dim)
         runner = executor(options=replace(OPTIONS, kv_format=kv))
         assert runner.kv_bytes == 60 * program().groups[0].page_bytes(kv, 16)
 

@@ -6,9 +6,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from trimaran.base.errors import UnsupportedError
-from trimaran.base.formats import ActivationFormat, KVFormat
+from trimaran.base.errors import ConfigError, UnsupportedError
+from trimaran.base.formats import LATENT_FORMATS, ActivationFormat, KVFormat
 from trimaran.kernels import reference_latent
+from trimaran.kernels.native import NativeExecutor
 from trimaran.kernels.reference import ReferenceExecutor
 from trimaran.kernels.rope import rope_table
 from trimaran.kernels.step import ExecutorOptions
@@ -118,7 +119,7 @@ def test_choosing_every_token_is_attention_of_all() -> None:
 
 
 @pytest.mark.parametrize("shape", [DENSE, SPARSE], ids=["dense", "sparse"])
-@pytest.mark.parametrize("kv_format", list(KVFormat))
+@pytest.mark.parametrize("kv_format", LATENT_FORMATS)
 def test_chunks_and_neighbours_do_not_change_a_bit(shape: Shape, kv_format: KVFormat) -> None:
     options = replace(OPTIONS, kv_format=kv_format)
     whole = logits(reference(shape, options), Part(TEXT, 0, [3, 1, 2]))
@@ -128,11 +129,18 @@ def test_chunks_and_neighbours_do_not_change_a_bit(shape: Shape, kv_format: KVFo
         assert logits(runner, *parts)[3:].tobytes() == whole[start:end].tobytes(), start
 
 
-@pytest.mark.parametrize("kv_format", list(KVFormat))
+@pytest.mark.parametrize("kv_format", LATENT_FORMATS)
 def test_pages_take_what_formats_say(kv_format: KVFormat) -> None:
     runner = reference(SPARSE, replace(OPTIONS, kv_format=kv_format, page_size=32))
     made, _ = program(SPARSE, attention(SPARSE), tables(SPARSE))
     assert runner.kv_bytes == 60 * made.groups[0].page_bytes(kv_format, 32)
+
+
+@pytest.mark.parametrize("kv_format", [fmt for fmt in KVFormat if fmt not in LATENT_FORMATS])
+@pytest.mark.parametrize("executor", [ReferenceExecutor, NativeExecutor])
+def test_other_formats_are_refused(kv_format: KVFormat, executor: type[ReferenceExecutor | NativeExecutor]) -> None:
+    with pytest.raises(ConfigError, match=f"{kv_format} pages cannot hold the latents"):
+        executor(*program(DENSE, attention(DENSE), tables(DENSE)), replace(OPTIONS, kv_format=kv_format))
 
 
 @pytest.mark.parametrize(("kv_format", "error"), [(KVFormat.BF16, 0.02), (KVFormat.INT8, 0.03)])

@@ -87,6 +87,8 @@ def test_hadamard_keeps_products_and_spreads_a_peak() -> None:
     peak = np.zeros((1, 32))
     peak[0, 5] = 4
     assert np.abs(ops.hadamard(peak)).tolist() == [[1.0] * 16 + [0.0] * 16]
+    np.testing.assert_allclose(np.abs(ops.hadamard(peak, 32)), np.full((1, 32), 4 / 32**0.5))
+    np.testing.assert_allclose(ops.hadamard(ops.hadamard(a, 16), 16), a, atol=1e-12)
 
 
 def test_int8_by_hand() -> None:
@@ -95,13 +97,26 @@ def test_int8_by_hand() -> None:
     assert scale.tolist() == [4 / 127, 0]
 
 
+def test_int4_by_hand() -> None:
+    q, scale = ops.value_to_int4(np.array([[-7.5, 7.5, 0.9, 0.0], [0.0] * 4]))
+    assert q.tolist() == [[-7.5, 7.5, 0.5, 0.5], [0.5] * 4]
+    assert scale.tolist() == [1, 0]
+    keys = np.array([[100.0 + i for i in range(16)] * 2 + [-3.0] * 16])
+    assert ops.key_to_int4(keys).tolist() == keys.tolist()  # groups of their own, the second of equal numbers
+
+
+def test_e4m3_uses_its_whole_range() -> None:
+    x, scale = ops.to_e4m3(np.array([[-2.0, 1.0], [0.0, 0.0]]))
+    assert (x.tolist(), scale.tolist()) == ([[-448, 224], [0, 0]], [2 / 448, 0])
+
+
 def test_int8_attention_is_close_to_attention() -> None:
     q, keys, values = normal(6, 32), normal(300, 2, 32, seed=1), normal(300, 2, 32, seed=2)
     values[0] /= 100  # what the first token says is little, but everybody looks at it
     keys[0] = 3 * q[:1]
-    rounded_keys, key_scales = ops.to_int8(ops.hadamard(keys))
+    rounded_keys, key_scales = ops.to_int8(ops.hadamard(keys, 32))
     rounded, scales = ops.to_int8(values)
-    out = ops.attend_int8(q, rounded_keys * key_scales[..., None], rounded, scales, 32**-0.5)
+    out = ops.attend_integers(q, rounded_keys * key_scales[..., None], rounded, scales, 32**-0.5)
     error = out - ops.attend(q, keys, values, 32**-0.5)
     assert 0 < np.abs(error).max() < 0.01
 

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from trimaran.base.errors import ConfigError
+
 GROUP = 32  # values that share one scale, in weights (along the input dimension) and in int8 activations
 
 
@@ -31,19 +33,49 @@ class WeightFormat(StrEnum):
 
 
 class KVFormat(StrEnum):
-    """How a KV page holds keys and values.
+    """How a KV page holds keys and values; ``int8/int4`` holds keys as the first and values as the second.
 
-    ``int8`` is ``scale * q`` with ``q`` in -127..127 and an fp32 scale (absmax / 127) per token and kv head, for keys
-    and values apart. Keys are held after a Hadamard transform of every 16 dimensions, which queries go through too.
+    The narrow ones have scales in the page, per token and kv head, for keys and values apart. ``fp8`` is ``scale * x``
+    with ``x`` in e4m3 (absmax / 448), ``int8`` is ``scale * q`` with ``q`` in -127..127 (absmax / 127); both scales are
+    fp32. ``int4`` has ``q`` in 0..15 and bf16 scales: keys are ``scale * q + minimum`` per ``GROUP`` dimensions, values
+    ``scale * (q - 7.5)``. Integer keys and ``int4`` values are held after a Hadamard transform of ``hadamard_width``
+    dimensions, which queries go through too and outputs back.
     """
 
     FP32 = "fp32"
     BF16 = "bf16"
+    FP8 = "fp8"
     INT8 = "int8"
+    INT4 = "int4"
+    INT8_INT4 = "int8/int4"
+
+    @property
+    def keys(self) -> "KVFormat":
+        """How keys are held."""
+        return KVFormat(self.value.partition("/")[0])
+
+    @property
+    def values(self) -> "KVFormat":
+        """How values are held."""
+        return KVFormat(self.value.rpartition("/")[2])
+
+    @property
+    def integer(self) -> bool:
+        """Whether attention multiplies integers."""
+        return self.value.startswith("int")
 
     def token_bytes(self, head_dim: int) -> int:
         """Bytes of one token's key and value of one kv head, scales included."""
-        return {"fp32": 8 * head_dim, "bf16": 4 * head_dim, "int8": 2 * head_dim + 8}[self.value]
+        groups = -(-head_dim // GROUP)  # of int4, the last may be half empty
+        wide = {"fp32": 4 * head_dim, "bf16": 2 * head_dim, "fp8": head_dim + 4, "int8": head_dim + 4}
+        keys = wide | {"int4": 20 * groups}
+        values = wide | {"int4": 16 * groups + 2}
+        return keys[self.keys.value] + values[self.values.value]
+
+
+def hadamard_width(head_dim: int) -> int:
+    """Dimensions of a head that are transformed together: 32, or the largest power of two that divides ``head_dim``."""
+    return min(GROUP, head_dim & -head_dim)
 
 
 class ActivationFormat(StrEnum):
@@ -66,6 +98,9 @@ class HeadsCache:
         return self.layers * self.kv_heads * fmt.token_bytes(self.head_dim)
 
 
+LATENT_FORMATS = (KVFormat.FP32, KVFormat.BF16, KVFormat.INT8)
+
+
 @dataclass(frozen=True)
 class LatentCache:
     """What multi-head latent attention keeps in each of ``layers`` layers: a latent vector, and the rotated key part
@@ -76,7 +111,13 @@ class LatentCache:
     rope: int
 
     def token_bytes(self, fmt: KVFormat) -> int:
-        """Bytes of one token in all layers; ``int8`` has an fp32 scale for the latent and one for the key part."""
+        """Bytes of one token in all layers; ``int8`` has an fp32 scale for the latent and one for the key part.
+
+        Raises ``ConfigError`` for formats that latents cannot have.
+        """
+        if fmt not in LATENT_FORMATS:
+            choices = ", ".join(LATENT_FORMATS)
+            raise ConfigError(f"{fmt} pages cannot hold the latents of this model; choose one of {choices}")
         width = self.latent + self.rope
         return self.layers * {"fp32": 4 * width, "bf16": 2 * width, "int8": width + 8}[fmt.value]
 

@@ -73,7 +73,7 @@ class Work:
     head_int8_ops: int  # of every row that needs logits
     head_fp32_ops: int
     readings: tuple[Reading, ...]  # of each cache group
-    pair_int8: bool = False  # pages of int8 are multiplied as they are
+    pair_int8: bool = False  # pages of integers are multiplied as they are
     experts: tuple[ExpertBytes, ...] = ()  # of each layer that has some
 
     def weights_read(self, rows: int) -> int:
@@ -123,7 +123,7 @@ def count_work(
             Reading(group.page_bytes(kv_format, 1), _pair_ops(program, number), group.window)
             for number, group in enumerate(program.groups)
         ),
-        pair_int8=kv_format is KVFormat.INT8,
+        pair_int8=kv_format.integer,
         experts=tuple(
             ExpertBytes(
                 sum(least_bytes(weights[name], head=False) for name in (layer.gate_up, layer.down)) // layer.experts,

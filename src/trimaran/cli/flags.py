@@ -18,7 +18,10 @@ class Weights(StrEnum):
 class Pages(StrEnum):
     AUTO = "auto"
     BF16 = "bf16"
+    FP8 = "fp8"
     INT8 = "int8"
+    INT8_INT4 = "int8/int4"
+    INT4 = "int4"
     FP32 = "fp32"
 
 

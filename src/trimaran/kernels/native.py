@@ -44,7 +44,7 @@ from trimaran.kernels.program import (
 )
 from trimaran.kernels.rope import query_scales, rope_table
 from trimaran.kernels.step import ExecutorOptions, StepInputs, StepOutputs
-from trimaran.kernels.validate import check_options, check_weights
+from trimaran.kernels.validate import check_options, check_pages, check_weights
 from trimaran.kernels.weights import Weight
 
 try:
@@ -69,6 +69,7 @@ class NativeExecutor:
 
     def __init__(self, program: Program, weights: Mapping[str, Weight], options: ExecutorOptions) -> None:
         check_options(options)
+        check_pages(program, options)
         check_weights(program, weights)
         check_shapes(program, weights)
         self.isa = choose_isa(os.environ)

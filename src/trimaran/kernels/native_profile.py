@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from trimaran.base.formats import GROUP, ActivationFormat, IndexCache, KVFormat, LatentCache
+from trimaran.base.formats import GROUP, ActivationFormat, IndexCache, LatentCache
 from trimaran.kernels.bounds import Bounds
 from trimaran.kernels.native_lowering import FusedExperts, FusedLinear, Lowered, lower
 from trimaran.kernels.program import (
@@ -222,7 +222,7 @@ def _cost(op: Lowered, weights: Mapping[str, Weight], options: ExecutorOptions) 
                 "attention",
                 bytes_of_token=op.kv_heads * options.kv_format.token_bytes(op.head_dim),
                 ops_of_score=4 * op.heads * op.head_dim,
-                int8=options.kv_format is KVFormat.INT8,
+                int8=options.kv_format.integer,
             )
         case RmsNorm():
             return _Cost("rms_norm", op.out.logits_rows)

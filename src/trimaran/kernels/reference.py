@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from trimaran.base.formats import ActivationFormat, HeadsCache, IndexCache, LatentCache
+from trimaran.base.formats import ActivationFormat, HeadsCache, IndexCache, KVFormat, LatentCache, hadamard_width
 from trimaran.kernels import reference_latent
 from trimaran.kernels import reference_ops as ops
 from trimaran.kernels.dequantise import dequantise
@@ -32,7 +32,7 @@ from trimaran.kernels.reference_ops import Array
 from trimaran.kernels.reference_pages import KEYS, VALUES, HeadsPages, IndexPages, LatentPages
 from trimaran.kernels.rope import query_scales, rope_table
 from trimaran.kernels.step import ExecutorOptions, Float32, InOnePiece, StepInputs, StepOutputs
-from trimaran.kernels.validate import check_options, check_step, check_weights
+from trimaran.kernels.validate import check_options, check_pages, check_step, check_weights
 from trimaran.kernels.weights import Weight
 
 Buffers = dict[Buffer, Array]
@@ -56,6 +56,7 @@ class ReferenceExecutor(InOnePiece):
         compute: type[np.float32] | type[np.float64] = np.float32,
     ) -> None:
         check_options(options)
+        check_pages(program, options)
         check_weights(program, weights)
         self.threads = len(os.sched_getaffinity(0))
         self.num_pages = tuple(map(options.pages_of, range(len(program.groups))))
@@ -160,7 +161,7 @@ class ReferenceExecutor(InOnePiece):
         q, k, v = np.split(heads, [op.heads, op.heads + op.kv_heads], axis=1)
         q, k = self._head_norm(q, op.q_norm), self._head_norm(k, op.k_norm)
         out = np.empty_like(q)
-        pages = self._heads[op.group]
+        pages, fmt = self._heads[op.group], self._options.kv_format
         for rows, positions, table, cos, sin in self._sequences(op, step):
             context = int(positions[0])
             pages.write(op.layer, KEYS, table, positions, ops.rotate(k[rows], cos, sin))
@@ -171,14 +172,19 @@ class ReferenceExecutor(InOnePiece):
             first, end = first_seen(context, op.window), context + len(positions)
             keys, key_scales = pages.read(op.layer, KEYS, table, first, end)
             values, value_scales = pages.read(op.layer, VALUES, table, first, end)
+            keys = keys * key_scales
+            if not fmt.integer:
+                values = values * value_scales
             for row, query, position in zip(out[rows], queries, positions.tolist(), strict=True):
                 begin = first_seen(position, op.window)
                 seen = slice(begin - first, position + 1 - first)
-                if pages.int8:
-                    scaled = keys[seen] * key_scales[seen, :, None]
-                    row[:] = ops.attend_int8(query, scaled, values[seen], value_scales[seen], op.scale, begin)
+                if fmt.integer:
+                    scales = value_scales[seen, :, 0]
+                    row[:] = ops.attend_integers(query, keys[seen], values[seen], scales, op.scale, begin)
                 else:
                     row[:] = ops.attend(query, keys[seen], values[seen], op.scale)
+        if fmt.values is KVFormat.INT4:
+            out = ops.hadamard(out, hadamard_width(op.head_dim))
         return out.reshape(len(qkv), -1)
 
     def _latent_attention(

@@ -7,10 +7,11 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from trimaran.base.formats import GROUP
+from trimaran.base.formats import GROUP, hadamard_width
 from trimaran.kernels.program import Activation, Route
 
 Array = npt.NDArray[Any]
@@ -77,11 +78,11 @@ def attend(q: Array, keys: Array, values: Array, scale: float) -> Array:
 KV_BLOCK = 128  # tokens whose attention weights are rounded together, at absolute positions
 
 
-def hadamard(x: Array) -> Array:
-    """Every 16 entries along the last axis times the orthogonal 16 x 16 Hadamard matrix."""
-    index = np.arange(16)
+def hadamard(x: Array, width: int = 16) -> Array:
+    """Every ``width`` entries along the last axis times the orthogonal Hadamard matrix, which is its own inverse."""
+    index = np.arange(width)
     odd = np.bitwise_count(index[:, None] & index) % 2 == 1
-    out: Array = x.reshape(*x.shape[:-1], -1, 16) @ np.where(odd, -0.25, 0.25).astype(x.dtype)
+    out: Array = x.reshape(*x.shape[:-1], -1, width) @ (np.where(odd, -1, 1) / math.sqrt(width)).astype(x.dtype)
     return out.reshape(x.shape)
 
 
@@ -92,13 +93,43 @@ def to_int8(x: Array) -> tuple[Array, Array]:
     return q, absmax[..., 0] / 127
 
 
-def attend_int8(q: Array, keys: Array, values: Array, value_scales: Array, scale: float, first: int = 0) -> Array:
-    """``attend`` over int8 pages: ``keys`` after ``hadamard`` and times their scales, ``values`` as integers.
+def value_to_int4(x: Array) -> tuple[Array, Array]:
+    """``x`` as integers 0..15 less 7.5 and a bf16 scale, absmax / 7.5, per vector along the last axis."""
+    scale = to_bf16(np.abs(x).max(axis=-1, keepdims=True) / 7.5)
+    q = np.rint(x * np.divide(1, scale, out=np.zeros_like(scale), where=scale > 0) + 7.5)
+    return q - 7.5, scale[..., 0]
+
+
+def key_to_int4(x: Array) -> Array:
+    """``x`` as ``scale * q + minimum`` holds it, ``q`` in 0..15 and both in bf16, per ``GROUP`` along the last axis."""
+    out = np.empty_like(x)
+    for first in range(0, x.shape[-1], GROUP):
+        group = x[..., first : first + GROUP]
+        minimum = to_bf16(group.min(axis=-1, keepdims=True))
+        scale = to_bf16((group.max(axis=-1, keepdims=True) - minimum).clip(0) / 15)
+        q = np.rint((group - minimum) * np.divide(1, scale, out=np.zeros_like(scale), where=scale > 0))
+        out[..., first : first + GROUP] = q.clip(0, 15) * scale + minimum
+    return out
+
+
+def to_bf16(x: Array) -> Array:
+    """``x`` rounded half to even, in its own type."""
+    return x.astype(np.float32).astype(ml_dtypes.bfloat16).astype(x.dtype)
+
+
+def to_e4m3(x: Array) -> tuple[Array, Array]:
+    """``x`` within what e4m3 can hold, not yet rounded, and a scale, absmax / 448, per vector along the last axis."""
+    absmax = np.abs(x).max(axis=-1, keepdims=True)
+    return x * np.divide(448, absmax, out=np.zeros_like(absmax), where=absmax > 0), absmax[..., 0] / 448
+
+
+def attend_integers(q: Array, keys: Array, values: Array, value_scales: Array, scale: float, first: int = 0) -> Array:
+    """``attend`` over pages of integers: ``keys`` after ``hadamard`` and times their scales, ``values`` without.
 
     ``first`` is the position of the first token. The query is transformed and rounded to int8. Within each ``KV_BLOCK``
     the weights, times ``value_scales`` ``[tokens, kv_heads]``, are rounded to 255ths of the largest product.
     """
-    rounded, query_scale = to_int8(hadamard(q))
+    rounded, query_scale = to_int8(hadamard(q, hadamard_width(q.shape[-1])))
     grouped = (rounded * query_scale[:, None]).reshape(keys.shape[1], -1, q.shape[-1])  # [kv_heads, group, dim]
     scores = grouped @ keys.transpose(1, 2, 0) * scale  # [kv_heads, group, tokens]
     largest = scores.max(axis=-1, keepdims=True)

@@ -25,6 +25,12 @@ def check_options(options: ExecutorOptions) -> None:
         raise ConfigError(f"threads must not be negative, not {options.threads}")
 
 
+def check_pages(program: Program, options: ExecutorOptions) -> None:
+    """Raises ``ConfigError`` when one of the program's caches cannot have pages of the format."""
+    for group in program.groups:
+        group.page_bytes(options.kv_format, options.page_size)
+
+
 def check_weights(program: Program, weights: Mapping[str, Weight]) -> None:
     """Raises ``CheckpointError`` naming the weight that is missing, misshapen, or a quantised vector."""
     for spec in program.weights.values():

@@ -17,7 +17,7 @@ NotNegative = Annotated[int, msgspec.Meta(ge=0)]
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
 
-KV_SPELLINGS = ("auto", "bf16", "bfloat16", "fp32", "float32", "int8")
+KV_SPELLINGS = ("auto", "bf16", "bfloat16", "fp32", "float32", "fp8", "int8", "int4", "int8/int4")
 WEIGHT_SPELLINGS = ("auto", "bf16", "bfloat16", "fp32", "float32", "int8", "int4", "int4z")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 

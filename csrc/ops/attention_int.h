@@ -1,0 +1,326 @@
+// Attention over pages of integers, both products in integers. Keys and values are int8 or int4, each by itself.
+//
+//   K int8 [head_dim / 4][16 tokens][4], q + 128      V int8 [16 tokens / 4][head_dim][4 tokens]
+//   K int4 [head_dim / 8][16 tokens][4]               V int4 [16 tokens / 4][head_dim / 32][16][4 tokens]
+//   K | V | scales of K | 16 scales of V
+//
+// A byte of int4 has two numbers of one token, so that no two tokens share one: of keys dimensions i and i + 4 of 8, of
+// values i and i + 16 of 32. An int4 value is scale * (q - 7.5), with a bf16 scale: 16 levels, as many above zero as
+// below. An int4 key is scale * q + minimum in groups of 32; the scales of K are then [group][16 scales | 16 minima] in
+// bf16. Scales of int8 are fp32.
+//
+// Keys and queries are rounded after a Hadamard transform (see rope.h), int4 values too; of these the outputs are
+// turned back. A row's weights, each times the scale of its value, become 8 bits without a sign, in steps of a 255th of
+// the largest in the block. A key or value that is not finite gives its key the scale NaN, which makes all that sees it
+// NaN; scales of values are finite whatever a page held.
+namespace trimaran::TRIMARAN_ISA {
+
+template <KvFormat Keys, KvFormat Values>
+struct IntPages {
+  static constexpr int kRows = kIntRows;  // that are reduced together
+  struct Terms {                          // of a query, beside its integers
+    float scale;                          // of the scores
+    int32_t start;                        // of an accumulator whose keys are q + 128
+  };
+
+  static void store_kv(const Attention& a, int row, int position, int kv_head, const int32_t* pages, float* rotated) {
+    const int d = a.head_dim, token = position % kTileTokens;
+    uint8_t* tile = tile_at(a.kv, pages, kv_head, position / kTileTokens);
+    auto* q = reinterpret_cast<int8_t*>(rotated);  // integers take the place of the numbers that they come from
+    turn_head(a, a.k_norm, key_of(a, row, kv_head), row, kv_head, position, rotated);
+    hadamard(rotated, d, hadamard_width(d));
+    uint8_t* scales = values_of(tile, d) + kv_code_bytes(Values, d) * kTileTokens;
+    float key_scale = 0;
+    bool finite;
+    if constexpr (Keys == KvFormat::kInt8) {
+      const Rounded key = round_vector(rotated, d, q);
+      key_scale = key.scale, finite = key.finite;
+    } else {
+      finite = round_groups(rotated, d, q, reinterpret_cast<uint16_t*>(scales) + token);
+    }
+    for (int i = 0; i < d; i += kKeyDims) {
+      uint32_t quad, other;
+      std::memcpy(&quad, q + i, 4);
+      if (Keys == KvFormat::kInt8) {
+        quad ^= 0x80808080;
+      } else {
+        std::memcpy(&other, q + i + 4, 4);
+        quad |= other << 4;
+      }
+      std::memcpy(tile + i / kKeyDims * kLine + 4 * token, &quad, 4);
+    }
+    const float* x = value_of(a, row, kv_head);
+    uint8_t* v = values_of(tile, d) + token / 4 * 4 * kv_code_bytes(Values, d) + token % 4;
+    uint8_t* value_scales = scales + key_scale_bytes(Keys, d) * kTileTokens;
+    if constexpr (Values == KvFormat::kInt8) {
+      const Rounded value = round_vector(x, d, q);
+      finite = finite && value.finite;
+      reinterpret_cast<float*>(value_scales)[token] = value.finite ? value.scale : 0.f;
+      for (int i = 0; i < d; i++) v[4 * i] = uint8_t(q[i]);
+    } else {
+      std::memcpy(rotated, x, d * sizeof(float));
+      hadamard(rotated, d, hadamard_width(d));
+      finite = round_value(rotated, d, q, reinterpret_cast<uint16_t*>(value_scales) + token) && finite;
+      for (int i = 0; i < d; i += 32, v += kLine) {
+        for (int j = 0; j < 16; j++) v[4 * j] = uint8_t(q[i + j] | (i + 16 < d ? q[i + 16 + j] << 4 : 0));
+      }
+    }
+    if constexpr (Keys == KvFormat::kInt8) {
+      reinterpret_cast<float*>(scales)[token] = finite ? key_scale : __builtin_nanf("");
+    } else if (!finite) {
+      reinterpret_cast<uint16_t*>(scales)[token] = to_bf16(__builtin_nanf(""));
+    }
+  }
+
+  TRIMARAN_INLINE static Terms take_query(const Attention& a, float* rotated, float* queries, int row) {
+    const int d = a.head_dim;
+    auto* q = reinterpret_cast<int8_t*>(queries) + row * d;
+    hadamard(rotated, d, hadamard_width(d));
+    const Rounded r = round_vector(rotated, d, q);
+    if constexpr (Keys == KvFormat::kInt4) {
+      float* sums = group_sums(queries, d) + row * group_count(d);
+      for (int g = 0; g < group_count(d); g++) {
+        int32_t sum = 0;
+        for (int i = g * kGroup; i < smaller(d, (g + 1) * kGroup); i++) sum += q[i];
+        sums[g] = float(sum);
+      }
+    }
+    return {r.scale * a.scale, Keys == KvFormat::kInt8 && kBiasedInt8 ? -128 * r.sum : 0};
+  }
+
+  template <int R>
+  static void reduce(const Block& b, int d, const float* queries, const Terms* terms, int first_row, Scratch& scratch,
+                     Reduced& out) {
+    constexpr int kAtOnce = kAttentionSums / R >= 4 ? 4 : kAttentionSums / R >= 2 ? 2 : 1;
+    constexpr int kTilesAtOnce = Keys == KvFormat::kInt8 || kAtOnce == 1 ? kAtOnce : kAtOnce / 2;
+    terms += first_row;
+    int t = b.first_tile;
+    for (; t + kTilesAtOnce <= b.tiles; t += kTilesAtOnce) {
+      score<R, kTilesAtOnce>(b, t, queries, first_row, terms, d, scratch.scores);
+    }
+    for (; t < b.tiles; t++) score<R, 1>(b, t, queries, first_row, terms, d, scratch.scores);
+    for (; t < b.next_tiles; t++) {  // a block after a shorter one
+      const uint8_t* end = value_scales_of(b.next[t], d) + value_scale_bytes(Values) * kTileTokens;
+      for (const uint8_t* line = b.next[t]; line < end; line += kLine) prefetch(line);
+    }
+    Rounding rounding[R];
+    softmax<R>(b, d, scratch.scores, scratch.weights, rounding, out);
+    int i = 0;
+    for (; i + 16 * kAtOnce <= d; i += 16 * kAtOnce) weigh<R, kAtOnce>(b, scratch.weights, rounding, d, i, out.o);
+    for (; i < d; i += 16) weigh<R, 1>(b, scratch.weights, rounding, d, i, out.o);
+  }
+
+ private:
+  static constexpr int kLine = 64;  // bytes of a vector
+  static constexpr int kKeyDims = Keys == KvFormat::kInt8 ? 4 : 8, kValueDims = Values == KvFormat::kInt8 ? 4 : 8;
+  static constexpr float kMiddle = -7.5f;  // of int4's codes
+
+  struct Rounding {  // of a row's weights
+    float step;
+    float offset;  // what to add to a sum whose values are q + 7.5
+  };
+
+  // Sums of a query's integers in each group, [rows][groups]; the integers leave so much room beside them.
+  TRIMARAN_INLINE static float* group_sums(float* queries, int d) { return queries + kUnitRows * d / 2; }
+  TRIMARAN_INLINE static const float* group_sums(const float* queries, int d) { return queries + kUnitRows * d / 2; }
+  TRIMARAN_INLINE static int group_count(int d) { return (d + kGroup - 1) / kGroup; }
+
+  TRIMARAN_INLINE static uint8_t* values_of(uint8_t* tile, int d) {
+    return tile + kv_code_bytes(Keys, d) * kTileTokens;
+  }
+  TRIMARAN_INLINE static const uint8_t* values_of(const uint8_t* tile, int d) {
+    return tile + kv_code_bytes(Keys, d) * kTileTokens;
+  }
+  TRIMARAN_INLINE static const uint8_t* key_scales_of(const uint8_t* tile, int d) {
+    return values_of(tile, d) + kv_code_bytes(Values, d) * kTileTokens;
+  }
+  TRIMARAN_INLINE static const uint8_t* value_scales_of(const uint8_t* tile, int d) {
+    return key_scales_of(tile, d) + key_scale_bytes(Keys, d) * kTileTokens;
+  }
+  TRIMARAN_INLINE static F16 load_value_scales(const uint8_t* tile, int d) {
+    const uint8_t* scales = value_scales_of(tile, d);
+    if constexpr (Values == KvFormat::kInt8) return load(reinterpret_cast<const float*>(scales));
+    return load(reinterpret_cast<const uint16_t*>(scales));
+  }
+
+  // Scores [R][kBlockTokens] of R queries against N tiles from tile t on. Meanwhile the tiles of the next block come.
+  template <int R, int N>
+  TRIMARAN_INLINE static void score(const Block& b, int t, const float* queries, int first_row, const Terms* terms,
+                                    int d, float* scores) {
+    const auto* q = reinterpret_cast<const int8_t*>(queries) + first_row * d;
+    const uint8_t* const* tiles = b.tile + t;
+    const int ahead = smaller(N, b.next_tiles - t);
+    const auto fetch = [&](int i) TRIMARAN_BODY {
+      for (int j = 0; j < ahead; j++) {
+        prefetch(b.next[t + j] + i / kKeyDims * kLine);
+        if (i % kValueDims == 0) prefetch(values_of(b.next[t + j], d) + i / kValueDims * kLine);
+      }
+    };
+    for (int j = 0; j < ahead; j++) {
+      for (const uint8_t* p = key_scales_of(b.next[t + j], d); p <= value_scales_of(b.next[t + j], d); p += kLine) {
+        prefetch(p);
+      }
+    }
+    if constexpr (Keys == KvFormat::kInt8) {
+      I16 s[R * N];
+      unroll<R * N>(TRIMARAN_UNROLL(i) {
+        s[i] = set1_int(terms[i / N].start);
+        keep_apart(s[i]);
+      });
+      for (int i = 0; i < d; i += kKeyDims) {
+        fetch(i);
+        unroll<N>(TRIMARAN_UNROLL(j) {
+          const Full k(load_bytes(tiles[j] + i / kKeyDims * kLine));
+          unroll<R>(TRIMARAN_UNROLL(r) { dot4(s[r * N + j], k, load_quad(q + r * d + i)); });
+        });
+      }
+      unroll<N>(TRIMARAN_UNROLL(j) {
+        const F16 scale = load(reinterpret_cast<const float*>(key_scales_of(tiles[j], d)));
+        unroll<R>(TRIMARAN_UNROLL(r) {
+          store(scores + r * kBlockTokens + (t + j) * kTileTokens,
+                mul(to_float(s[r * N + j]), mul(scale, set1(terms[r].scale))));
+        });
+      });
+    } else {
+      const int groups = group_count(d);
+      const float* sums = group_sums(queries, d) + first_row * groups;
+      F16 s[R * N];
+      unroll<R * N>(TRIMARAN_UNROLL(i) { s[i] = zero(); });
+      for (int g = 0; g < groups; g++) {
+        I16 dots[R * N];
+        unroll<R * N>(TRIMARAN_UNROLL(i) {
+          dots[i] = set1_int(0);
+          keep_apart(dots[i]);
+        });
+        for (int i = g * kGroup; i < smaller(d, (g + 1) * kGroup); i += kKeyDims) {
+          fetch(i);
+          unroll<N>(TRIMARAN_UNROLL(j) {
+            const Bytes codes = load_bytes(tiles[j] + i / kKeyDims * kLine);
+            const Small low(low_nibbles(codes)), high(high_nibbles(codes));
+            unroll<R>(TRIMARAN_UNROLL(r) {
+              dot4(dots[r * N + j], low, load_quad(q + r * d + i));
+              dot4(dots[r * N + j], high, load_quad(q + r * d + i + 4));
+            });
+          });
+        }
+        unroll<N>(TRIMARAN_UNROLL(j) {
+          const auto* group = reinterpret_cast<const uint16_t*>(key_scales_of(tiles[j], d)) + g * 2 * kTileTokens;
+          const F16 scale = load(group), minimum = load(group + kTileTokens);
+          unroll<R>(TRIMARAN_UNROLL(r) {
+            F16& sum = s[r * N + j];
+            sum = fma(to_float(dots[r * N + j]), scale, fma(minimum, set1(sums[r * groups + g]), sum));
+          });
+        });
+      }
+      unroll<N>(TRIMARAN_UNROLL(j) {
+        unroll<R>(TRIMARAN_UNROLL(r) {
+          store(scores + r * kBlockTokens + (t + j) * kTileTokens, mul(s[r * N + j], set1(terms[r].scale)));
+        });
+      });
+    }
+  }
+
+  // Scores become weights in 8 bits; finds each row's largest score, sum of weights 2^(s - m) and the step of its 8
+  // bits. In three passes, so that one row's sums over lanes need not wait for another's. What is not visible has a
+  // weight of 2^-126, which is nothing beside the largest weight, 1.
+  template <int R>
+  TRIMARAN_INLINE static void softmax(const Block& b, int d, float* scores, uint8_t* weights, Rounding* rounding,
+                                      Reduced& out) {
+    const F16 never = set1(-__builtin_inff());
+    for (int r = 0; r < R; r++) {
+      float* s = scores + r * kBlockTokens;
+      F16 top = never;
+      int t = b.first_tile;
+      const auto mask = [&] TRIMARAN_BODY {
+        const F16 v = visible_lanes(b, r, t, load(s + t * kTileTokens), never);
+        store(s + t * kTileTokens, v);
+        top = max(top, v);
+      };
+      for (; t * kTileTokens < b.hidden[r]; t++) mask();
+      for (; t < b.visible[r] / kTileTokens; t++) top = max(top, load(s + t * kTileTokens));
+      for (; t < b.tiles; t++) mask();
+      out.m[r] = reduce_max(top);
+    }
+    float most[R];
+    for (int r = 0; r < R; r++) {
+      float* s = scores + r * kBlockTokens;
+      const F16 m = set1(out.m[r]);
+      F16 total = zero(), top = zero();
+      for (int t = b.first_tile; t < b.tiles; t++) {
+        const F16 w = exp2_coarse(sub(load(s + t * kTileTokens), m));
+        total = add(total, w);
+        F16 scaled = mul(w, load_value_scales(b.tile[t], d));
+        if (t * kTileTokens < b.hidden[r] || b.visible[r] < (t + 1) * kTileTokens) {
+          scaled = visible_lanes(b, r, t, scaled, zero());
+        }
+        store(s + t * kTileTokens, scaled);
+        top = max(top, scaled);
+      }
+      out.l[r] = reduce_add(total);
+      most[r] = reduce_max(top);
+    }
+    for (int r = 0; r < R; r++) {
+      const bool some = most[r] > kTiny;
+      const F16 steps = set1(some ? 255.f / most[r] : 0.f);
+      I16 sum = set1_int(0);
+      for (int t = b.first_tile; t < b.tiles; t++) {
+        const int at = r * kBlockTokens + t * kTileTokens;
+        const I16 n = to_int(mul(load(scores + at), steps));
+        store_uint8(weights + at, n);
+        if constexpr (Values == KvFormat::kInt4) sum = add(sum, n);
+      }
+      rounding[r].step = some ? most[r] / 255.f : 0.f;
+      rounding[r].offset = Values == KvFormat::kInt4 ? kMiddle * float(reduce_add(sum)) : 0.f;
+    }
+  }
+
+  // N vectors of 4 tokens' values each, dimensions i .. i + 16 N.
+  template <int N>
+  TRIMARAN_INLINE static void load_values(const uint8_t* quad, int i, Bytes* x) {
+    if constexpr (Values == KvFormat::kInt8) {
+      unroll<N>(TRIMARAN_UNROLL(j) { x[j] = load_bytes(quad + i * 4 + j * kLine); });
+    } else if constexpr (N == 1) {
+      const Bytes codes = load_bytes(quad + i / 32 * kLine);
+      x[0] = i % 32 ? high_nibbles(codes) : low_nibbles(codes);
+    } else {
+      unroll<N / 2>(TRIMARAN_UNROLL(j) {
+        const Bytes codes = load_bytes(quad + (i / 32 + j) * kLine);
+        x[2 * j] = low_nibbles(codes), x[2 * j + 1] = high_nibbles(codes);
+      });
+    }
+  }
+
+  // Weights [R][kBlockTokens] times values, dimensions i .. i + 16 N.
+  template <int R, int N>
+  TRIMARAN_INLINE static void weigh(const Block& b, const uint8_t* weights, const Rounding* rounding, int d, int i,
+                                    float* o) {
+    I16 sum[R * N];
+    unroll<R * N>(TRIMARAN_UNROLL(j) {
+      sum[j] = set1_int(0);
+      keep_apart(sum[j]);
+    });
+    weights += b.first_tile * kTileTokens;
+    for (int t = b.first_tile; t < b.tiles; t++) {
+      const uint8_t* v = values_of(b.tile[t], d);
+#pragma GCC unroll 1
+      for (int quad = 0; quad < 4; quad++, v += 4 * kv_code_bytes(Values, d), weights += 4) {
+        Bytes x[N];
+        load_values<N>(v, i, x);
+        unroll<R>(TRIMARAN_UNROLL(r) {
+          const WeightQuad w = load_weights(weights + r * kBlockTokens);
+          unroll<N>(TRIMARAN_UNROLL(j) { dot4(sum[r * N + j], w, x[j]); });
+        });
+      }
+    }
+    unroll<R>(TRIMARAN_UNROLL(r) {
+      const F16 step = set1(rounding[r].step);
+      unroll<N>(TRIMARAN_UNROLL(j) {
+        F16 total = to_float(sum[r * N + j]);
+        if constexpr (Values == KvFormat::kInt4) total = add(total, set1(rounding[r].offset));
+        store(o + r * d + i + j * 16, mul(total, step));
+      });
+    });
+  }
+};
+
+}  // namespace trimaran::TRIMARAN_ISA

@@ -1,0 +1,29 @@
+"""What pages take, by format."""
+
+import pytest
+
+from trimaran.base.errors import ConfigError
+from trimaran.base.formats import LATENT_FORMATS, KVFormat, LatentCache
+
+
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+@pytest.mark.parametrize(("fmt", "ratio"), [("fp8", 1.85), ("int8", 1.85), ("int4", 3.4), ("int8/int4", 2.3)])
+def test_how_many_more_tokens_fit_than_in_bf16(fmt: str, ratio: float, head_dim: int) -> None:
+    assert KVFormat.BF16.token_bytes(head_dim) / KVFormat(fmt).token_bytes(head_dim) >= ratio
+
+
+def test_a_pair_takes_half_of_either() -> None:
+    assert (KVFormat.INT8_INT4.keys, KVFormat.INT8_INT4.values) == (KVFormat.INT8, KVFormat.INT4)
+    assert (KVFormat.FP8.keys, KVFormat.FP8.values) == (KVFormat.FP8, KVFormat.FP8)
+    assert KVFormat.INT8_INT4.token_bytes(64) == 64 + 4 + 32 + 2
+    assert KVFormat.INT4.token_bytes(64) == 32 + 8 + 32 + 2
+
+
+def test_latents_refuse_what_they_cannot_be_held_in() -> None:
+    cache = LatentCache(1, 512, 64)
+    for fmt in KVFormat:
+        if fmt in LATENT_FORMATS:
+            assert cache.token_bytes(fmt) > 0
+        else:
+            with pytest.raises(ConfigError, match=f"{fmt} pages cannot hold the latents .* fp32, bf16, int8"):
+                cache.token_bytes(fmt)
