@@ -7,7 +7,7 @@ from trimaran.models.skipped import scales_activations
 DROPPED = "scales of activations and caches, measured with other weights: left out"
 _VISION = frozenset({"vision_tower", "vision_model", "visual", "multi_modal_projector", "mm_projector"})
 _LAYER = re.compile(r"(?:.+\.)?layers\.\d+\.(?P<inner>.+)\.weight")
-_ROUTER = re.compile(r"(?:mlp|block_sparse_moe)\.gate")
+_ROUTER = re.compile(r"(?:mlp|block_sparse_moe)\.(?:gate|shared_expert_gate)")
 _ROUTED = re.compile(r"(?:.+\.)?experts\.\d+\..+")
 _NEXT = ("eh_proj", "shared_head.head", "embed_tokens")
 

@@ -20,8 +20,8 @@ from trimaran.quant.stored import Plain, Stored, matrix_shape
 
 Progress = Callable[[int, int | None], None]  # bytes written, and in all
 
-_PIECE = 1 << 19  # values that one thread works on
-_THREADS = 8  # at most: each holds some 30 MB
+_PIECE = 1 << 17  # values that one thread works on: they stay in its cache
+_THREADS = 8  # at most: each holds some 20 MB
 
 
 def fill(
@@ -101,9 +101,9 @@ def _encode(stored: Stored, outputs: Sequence[Output], rows: slice, recipe: Reci
     piece = recipe.encode(values)
     for output, array in zip(outputs, piece.arrays, strict=True):
         shards.write(output, rows.start // output.per, array)
-    error = _squared(piece.values - values)
-    plain = error if piece.plain is None else _squared(piece.plain - values)
-    return _Written(sum(array.nbytes for array in piece.arrays), values.size * 2, error, plain, _squared(values))
+    norm = float(np.square(values).sum(dtype=np.float64))
+    size = sum(array.nbytes for array in piece.arrays)
+    return _Written(size, values.size * 2, piece.error, piece.plain_error, norm)
 
 
 def _keep(stored: Stored, output: Output, rows: slice, shards: Shards) -> _Written:
@@ -113,7 +113,3 @@ def _keep(stored: Stored, output: Output, rows: slice, shards: Shards) -> _Writt
         array = stored.values(rows).astype(ml_dtypes.bfloat16)
     shards.write(output, rows.start, array)
     return _Written(array.nbytes, array.nbytes)
-
-
-def _squared(values: Any) -> float:
-    return float(np.square(values).sum(dtype=np.float64))

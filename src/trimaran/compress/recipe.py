@@ -32,12 +32,14 @@ class Output:
 
 @dataclass(frozen=True)
 class Piece:
-    """Some rows of a matrix: an array for each of the recipe's outputs that holds rows, then what they stand for and
-    what plain rounding would have given (``None`` where there is no better way)."""
+    """Some rows of a matrix: an array for each of the recipe's outputs that holds rows.
+
+    ``error`` is the sum of squared errors, ``plain_error`` what rounding to nearest would have left.
+    """
 
     arrays: tuple[npt.NDArray[Any], ...]
-    values: Float32
-    plain: Float32 | None = None
+    error: float
+    plain_error: float
 
 
 class Recipe(ABC):
@@ -93,7 +95,7 @@ class Int4(Recipe):
 
     def encode(self, values: Float32) -> Piece:
         packed = pack_rows(values, self.group)
-        return Piece((packed.words, packed.scale), packed.values, packed.plain)
+        return Piece((packed.words, packed.scale), packed.error, packed.plain_error)
 
     def fits(self, cols: int) -> bool:
         return cols % self.group == 0
@@ -138,7 +140,8 @@ class Fp8Blocks(Recipe):
     def encode(self, values: Float32) -> Piece:
         floats, scale = block_rows(values)
         wide = scale.repeat(128, axis=0)[: len(values)].repeat(128, axis=1)[:, : values.shape[1]]
-        return Piece((floats, scale), floats.astype(np.float32) * wide)
+        error = float(np.square(floats.astype(np.float32) * wide - values).sum(dtype=np.float64))
+        return Piece((floats, scale), error, error)
 
     def fits(self, cols: int) -> bool:
         return cols > 0

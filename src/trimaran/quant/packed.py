@@ -43,31 +43,24 @@ def read_packed(parts: Parts) -> Integers:
 
 @dataclass(frozen=True)
 class PackedRows:
-    """Rows in symmetric int4: ``words`` ``[rows, cols / 8]``, ``scale`` ``[rows, groups]`` in bf16, and what they stand
-    for, ``values``. ``plain`` is what rounding to nearest would have made of them."""
+    """Rows in symmetric int4: ``words`` ``[rows, cols / 8]`` and ``scale`` ``[rows, groups]`` in bf16.
+
+    ``error`` is the sum of squared errors, ``plain_error`` what rounding to nearest would have left.
+    """
 
     words: Words
     scale: npt.NDArray[Any]
-    values: Float32
-    plain: Float32
+    error: float
+    plain_error: float
 
 
 def pack_rows(values: Float32, group: int) -> PackedRows:
     """``values`` ``[rows, cols]``, finite, in groups of ``group`` inputs: a multiple of 8 that divides ``cols``."""
     groups = values.reshape(len(values), -1, group)
-    codes, scale = symmetric.fit(groups, _bf16)
-    words = pack_nibble_words((codes + 8).astype(np.uint8).reshape(values.shape))
-    shape = values.shape
-    return PackedRows(
-        words,
-        scale.astype(ml_dtypes.bfloat16),
-        _multiply(codes, scale, shape),
-        _multiply(*symmetric.nearest(groups, _bf16), shape),
-    )
-
-
-def _multiply(codes: Float32, scale: Float32, shape: tuple[int, ...]) -> Float32:
-    return _bf16(codes * scale[..., None]).reshape(shape)
+    fitted = symmetric.fit(groups, _bf16)
+    words = pack_nibble_words((fitted.codes + 8).astype(np.uint8).reshape(values.shape))
+    plain = symmetric.nearest(groups, _bf16)
+    return PackedRows(words, fitted.scale.astype(ml_dtypes.bfloat16), fitted.error, plain.error)
 
 
 def _bf16(numbers: Float32) -> Float32:

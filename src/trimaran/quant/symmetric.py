@@ -6,6 +6,7 @@ squared error. On normally distributed weights the root mean square is 13 % belo
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,37 +17,65 @@ OnGrid = Callable[[Float32], Float32]  # rounds scales to what the file can hold
 _STARTS = (-8, -7, -9)
 
 
-def fit(groups: Float32, on_grid: OnGrid) -> tuple[Float32, Float32]:
-    """Codes (-8 to 7) of ``groups`` ``[rows, groups, size]`` and scales ``[rows, groups]``.
+@dataclass(frozen=True)
+class Rounded:
+    """Codes ``[rows, groups, size]`` from -8 to 7, scales ``[rows, groups]``, and the squared errors of all, summed."""
 
-    A group of zeros has scale 0.
-    """
-    extreme = np.take_along_axis(groups, np.abs(groups).argmax(axis=-1)[..., None], axis=-1)[..., 0]
-    codes = best = np.empty(0, np.float32)
-    least: Float32 | None = None
+    codes: Float32
+    scale: Float32
+    error: float
+
+
+def fit(groups: Float32, on_grid: OnGrid) -> Rounded:
+    """``groups`` ``[rows, groups, size]`` on the best grids found; a group of zeros has scale 0."""
+    extreme = _extreme(groups)
+    best = np.zeros_like(extreme)
+    most = np.zeros_like(extreme)
     for start in _STARTS:
         scale = on_grid(extreme / np.float32(start))
         for _ in range(2):
-            found = _round(groups, scale)
-            error = np.square(found * scale[..., None] - groups).sum(axis=-1)
-            if least is None:
-                codes, best, least = found, scale, error
-            else:
-                better = error < least
-                codes[better], best[better], least[better] = found[better], scale[better], error[better]
-            above, below = (groups * found).sum(axis=-1), np.square(found).sum(axis=-1)
-            scale = on_grid(np.divide(above, below, out=np.zeros_like(above), where=below > 0))
-    return codes, best
+            codes = _round(groups, scale)
+            above, below = _dot(groups, codes), _dot(codes, codes)
+            gain = _gain(scale, above, below)
+            np.copyto(best, scale, where=gain > most)
+            np.maximum(most, gain, out=most)
+            scale = on_grid(_ratio(above, below))
+    return Rounded(_round(groups, best), best, _error(groups, most))
 
 
-def nearest(groups: Float32, on_grid: OnGrid) -> tuple[Float32, Float32]:
+def nearest(groups: Float32, on_grid: OnGrid) -> Rounded:
     """As ``fit``, by plain rounding: 7.5 steps for the largest magnitude, as compressed-tensors chooses."""
-    scale = on_grid(np.abs(groups).max(axis=-1) / np.float32(7.5))
-    return _round(groups, scale), scale
+    scale: Float32 = np.abs(on_grid(_extreme(groups) / np.float32(7.5)))
+    codes = _round(groups, scale)
+    return Rounded(codes, scale, _error(groups, _gain(scale, _dot(groups, codes), _dot(codes, codes))))
+
+
+def _extreme(groups: Float32) -> Float32:
+    places = np.abs(groups).argmax(axis=-1)[..., None]
+    return np.take_along_axis(groups, places, axis=-1)[..., 0]
+
+
+def _gain(scale: Float32, above: Float32, below: Float32) -> Float32:
+    """By how much a group's squared error is below its squared values: ``x^2 - (x - s q)^2``."""
+    gain: Float32 = scale * (2 * above - scale * below)
+    return gain
+
+
+def _error(groups: Float32, gain: Float32) -> float:
+    return float(np.maximum(_dot(groups, groups) - gain, 0).sum(dtype=np.float64))
 
 
 def _round(groups: Float32, scale: Float32) -> Float32:
-    step = scale[..., None]
-    codes = np.divide(groups, step, out=np.zeros_like(groups), where=step != 0)
+    codes: Float32 = groups * _ratio(np.ones_like(scale), scale)[..., None]
     np.rint(codes, out=codes)
     return np.clip(codes, -8, 7, out=codes)
+
+
+def _dot(a: Float32, b: Float32) -> Float32:
+    products: Float32 = np.einsum("rgi,rgi->rg", a, b)
+    return products
+
+
+def _ratio(above: Float32, below: Float32) -> Float32:
+    ratio: Float32 = np.divide(above, below, out=np.zeros_like(above), where=below != 0)
+    return ratio
