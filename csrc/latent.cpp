@@ -30,10 +30,12 @@ void LatentPlan::split() {
   whole.swap(units_);
   int64_t partials = 0;
   for (LatentUnit u : whole) {
-    const int pieces = std::min(u.total_blocks, most);
+    const int64_t results = int64_t(u.rows) * u.total_blocks;
+    const bool room = size_t(partials + results) * partial_stride(latent_) <= kMostPartials;
+    const int pieces = room ? std::min(u.total_blocks, most) : 1;
     if (pieces > 1) {
       u.partial = partials;
-      partials += int64_t(u.rows) * u.total_blocks;
+      partials += results;
       for (int r = 0; r < u.rows; r++) merges_.push_back({u, r});
     }
     for (int p = 0; p < pieces; p++) {
@@ -42,7 +44,6 @@ void LatentPlan::split() {
       units_.push_back(u);
     }
   }
-  partials_.resize(std::max(partials_.size(), size_t(partials) * partial_stride(latent_)));
 }
 
 void LatentPlan::cut(const Step& step) {

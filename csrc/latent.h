@@ -90,7 +90,7 @@ class LatentPlan {
  public:
   // top_k: most tokens that a row sees; 0: all of its past.
   LatentPlan(int heads, int latent, int top_k, int threads)
-      : heads_(heads), latent_(latent), top_k_(top_k), threads_(threads) {}
+      : heads_(heads), latent_(latent), top_k_(top_k), threads_(threads), partials_(partials_for(threads)) {}
 
   void cut(const Step& step);
 
@@ -102,16 +102,16 @@ class LatentPlan {
     int row;
   };
   const std::vector<Merge>& merges() const { return merges_; }
-  float* partials() { return partials_.data(); }
+  float* partials() { return reinterpret_cast<float*>(partials_.data()); }
 
  private:
   void add_rows(int sequence, int first, int rows, int last_seen);
   void split();
 
   int heads_, latent_, top_k_, threads_;
+  HugeMemory partials_;
   std::vector<LatentUnit> units_;
   std::vector<Merge> merges_;
-  std::vector<float> partials_;
 };
 
 // Scores of an indexer: rows that must choose, some at a time so that their scores fit a bounded memory.

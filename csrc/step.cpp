@@ -75,10 +75,12 @@ void AttentionPlan::split_long_rows() {
   whole.swap(units_);
   int64_t partials = 0;
   for (AttentionUnit u : whole) {
-    const int pieces = std::min(u.total_blocks, most);
+    const int64_t results = int64_t(u.rows) * u.total_blocks;
+    const bool room = size_t(partials + results) * partial_stride(head_dim_) <= kMostPartials;
+    const int pieces = room ? std::min(u.total_blocks, most) : 1;
     if (pieces > 1) {
       u.partial = partials, u.group = int(pieces_.size());
-      partials += int64_t(u.rows) * u.total_blocks;
+      partials += results;
       pieces_.push_back(pieces);
     }
     const bool store = u.store;
@@ -89,8 +91,6 @@ void AttentionPlan::split_long_rows() {
       units_.push_back(u);
     }
   }
-  const size_t floats = size_t(partials) * partial_stride(head_dim_);
-  if (partials_.size() < floats) partials_.resize(floats);
   if (pending_size_ < pieces_.size()) {
     pending_size_ = pieces_.size();
     pending_.reset(new std::atomic<int>[pending_size_]);

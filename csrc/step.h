@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels.h"
+#include "memory.h"
 
 namespace trimaran {
 
@@ -51,11 +52,21 @@ class Step {
   std::vector<SequenceRows> sequences_;
 };
 
+// Floats of partial results that a plan may have: 256 MiB, of which only what was used takes memory. No memory plan
+// counts them, so they are bounded: rows that find no room are one thread's alone.
+constexpr size_t kMostPartials = size_t(64) << 20;
+inline HugeMemory partials_for(int threads) { return HugeMemory(threads > 1 ? kMostPartials * sizeof(float) : 0); }
+
 // Attention of one shape (all layers of a model share it), cut for the team anew in every step.
 class AttentionPlan {
  public:
   AttentionPlan(int heads, int kv_heads, int head_dim, int window, int threads)
-      : group_(heads / kv_heads), kv_heads_(kv_heads), head_dim_(head_dim), window_(window), threads_(threads) {}
+      : group_(heads / kv_heads),
+        kv_heads_(kv_heads),
+        head_dim_(head_dim),
+        window_(window),
+        threads_(threads),
+        partials_(partials_for(threads)) {}
 
   void cut(const Step& step);
 
@@ -65,7 +76,7 @@ class AttentionPlan {
   const std::vector<AttentionUnit>& units() const { return units_; }
   // Rows whose keys and values are appended in a stage of their own, because several units read them.
   const std::vector<Store>& stores() const { return stores_; }
-  float* partials() { return partials_.data(); }
+  float* partials() { return reinterpret_cast<float*>(partials_.data()); }
 
   // A unit with partial results is done: true for the last one of its rows, which has to merge them.
   bool last_of_group(const AttentionUnit& u) {
@@ -79,9 +90,9 @@ class AttentionPlan {
   void split_long_rows();
 
   int group_, kv_heads_, head_dim_, window_, threads_;
+  HugeMemory partials_;
   std::vector<AttentionUnit> units_;
   std::vector<Store> stores_;
-  std::vector<float> partials_;
   std::vector<int> pieces_;
   std::unique_ptr<std::atomic<int>[]> pending_;
   size_t pending_size_ = 0;
