@@ -110,6 +110,7 @@ class Program::ExpertsRun {
   }
 
   void run(Team::Member& m) {
+    if (rows_ == 0) return;
     if (prepares() && !alone_) {
       p_.share_rows(m, rows_, [&](int first, int end) { p_.kernels_.prepare(prepare_, first, end); });
     }

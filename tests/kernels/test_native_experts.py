@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from trimaran import _native
 from trimaran.base.formats import ActivationFormat, KVFormat, WeightFormat
 from trimaran.kernels.native import NativeExecutor
-from trimaran.kernels.program import Add, Buffer, Experts, Linear, Op, Program, RmsNorm, Route
+from trimaran.kernels.program import Add, Buffer, Experts, Linear, Op, Program, RmsNorm, Route, TakeRows
 from trimaran.kernels.reference import ReferenceExecutor
 from trimaran.kernels.reference_ops import route
 from trimaran.kernels.step import ExecutorOptions
@@ -99,6 +99,27 @@ def test_a_row_that_is_no_number_spoils_itself_alone(fmt: WeightFormat) -> None:
     assert np.isnan(spoilt[5]).all()
     others = [row for row in range(20) if row != 5]
     assert spoilt[others].tobytes() == clean[others].tobytes()
+
+
+def test_no_rows_at_all() -> None:
+    """A mixture behind ``TakeRows``, in a step that wants no logits."""
+    _, weights = mixture(WeightFormat.FP32)
+    source, taken, made = (buffer(name, HIDDEN, logits_rows=name != X) for name in (X, "taken", "made"))
+    router = replace(
+        ROUTE,
+        out=replace(ROUTE.out, logits_rows=True),
+        logits=replace(ROUTE.logits, logits_rows=True),
+    )
+    ops: list[Op] = [
+        TakeRows(taken, source),
+        Linear(router.logits, taken, "router"),
+        router,
+        Experts(made, taken, router.out, "gate_up", "down", EXPERTS, WIDTH),
+    ]
+    executor = NativeExecutor(program(ops, weights, made), named(weights), OPTIONS)
+    step = rows_step(range(3))
+    assert len(executor.run(replace(step, logits_rows=step.logits_rows[:0])).greedy) == 0
+    assert len(executor.run(step).greedy) == 3
 
 
 def test_only_experts_that_rows_were_routed_to_are_read() -> None:
