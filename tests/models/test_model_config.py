@@ -6,6 +6,7 @@ import pytest
 
 from trimaran.base.errors import CheckpointError
 from trimaran.kernels.program import RopeSpec
+from trimaran.models.config import IndexerConfig
 
 from .test_builder import CFG
 
@@ -22,6 +23,7 @@ def test_widths() -> None:
         ({"rope": RopeSpec(10000.0, 10)}, "rope rotates 10 of 8"),
         ({"rope": RopeSpec(10000.0, 7)}, "rope rotates 7 of 8"),
         ({"norm_eps": 0.0}, "epsilon"),
+        ({"indexer": IndexerConfig(2, 6, 3, frozenset({0}), interleaved=False)}, "indexer's 6 dimensions are fewer"),
     ],
 )
 def test_impossible_sizes(change: dict[str, object], message: str) -> None:

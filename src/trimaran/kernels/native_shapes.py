@@ -50,6 +50,7 @@ def check_shapes(program: Program, weights: Mapping[str, Weight]) -> None:
             _need_sixteens(latent=op.latent, rope=op.rope.dims)
         if isinstance(op, SelectTokens):
             _need_sixteens(indexer=op.dim)
+            assert op.rope.dims <= op.dim, op
 
 
 def _need_sixteens(**widths: int) -> None:

@@ -126,6 +126,8 @@ class ModelConfig:
             raise CheckpointError(f"the norm's epsilon must lie between 0 and 1, not {self.norm_eps}")
         if (self.window is None and self.windowed) or (self.window is not None and self.window < 1):
             raise CheckpointError(f"layers attend to a window of {self.window} tokens")
+        if self.indexer is not None and self.indexer.dim < self.rope.dims:
+            raise CheckpointError(f"an indexer's {self.indexer.dim} dimensions are fewer than rope rotates")
         if self.mtp_layers < 0:
             raise CheckpointError(f"{self.mtp_layers} multi-token-prediction layers")
         if not self.scale:
