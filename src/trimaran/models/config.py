@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from trimaran.base.errors import CheckpointError
+from trimaran.base.errors import CheckpointError, UnsupportedError
 from trimaran.kernels.program import LinearScaling, QueryScale, RopeSpec, YarnScaling
 
 
@@ -55,6 +55,9 @@ class LatentConfig:
             raise CheckpointError(f"the model's latent attention has impossible sizes: {self}")
 
 
+MOST_SELECTED = 1 << 16  # each row of a step has room for so many numbers
+
+
 @dataclass(frozen=True)
 class IndexerConfig:
     """Sparse attention: ``layers`` have an indexer, the others use the choice of the last layer before them.
@@ -71,6 +74,8 @@ class IndexerConfig:
     def __post_init__(self) -> None:
         if min(self.heads, self.dim, self.top_k) < 1 or 0 not in self.layers:
             raise CheckpointError(f"the model's indexer has impossible sizes, or none in layer 0: {self}")
+        if self.top_k > MOST_SELECTED:
+            raise UnsupportedError(f"an indexer chooses up to {MOST_SELECTED} tokens here, not {self.top_k}")
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,7 @@ def _mistral(own: Fields) -> dict[str, Any]:
 
 def _ministral3(own: Fields) -> dict[str, Any]:
     values = _mistral(own)
-    parameters = own.optional_mapping("rope_parameters")
+    parameters = own.optional_mapping("rope_parameters") or own.optional_mapping("rope_scaling")
     beta = 0.0 if parameters is None else parameters.number("llama_4_scaling_beta", 0.0)
     if parameters is not None and beta:
         values["query_scale"] = QueryScale(beta, parameters.integer("original_max_position_embeddings"))
@@ -174,7 +174,8 @@ def _gemma3(own: Fields) -> dict[str, Any]:
 
 
 def _sigmoid_experts(own: Fields) -> ExpertsConfig:
-    """The experts of DeepSeek-V3 and what was built after it."""
+    """The experts of DeepSeek-V3 and what was built after it. Groups and factor have no default: each vendor's class
+    has another."""
     _only(own.text("scoring_func", "sigmoid"), "sigmoid", "scoring_func")
     _only(own.text("topk_method", "noaux_tc"), "noaux_tc", "topk_method")
     width, shared = own.integer("moe_intermediate_size"), own.integer("n_shared_experts", 0)
@@ -187,11 +188,11 @@ def _sigmoid_experts(own: Fields) -> ExpertsConfig:
         shared_width=shared * width,
         dense=frozenset(i for i in _layers(own) if i < first),
         scoring="sigmoid",
-        groups=own.integer("n_group", 1),
-        top_groups=own.integer("topk_group", 1),
+        groups=own.integer("n_group"),
+        top_groups=own.integer("topk_group"),
         normalise=own.flag("norm_topk_prob", True),
         epsilon=1e-20,
-        factor=own.number("routed_scaling_factor", 1.0),
+        factor=own.number("routed_scaling_factor"),
     )
 
 
@@ -287,6 +288,7 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "tie_word_embeddings": True,
         "vocab_size": 262208,
     },
+    "mistral": {"sliding_window": 4096},  # files of models without a window say null
 }
 _ACTIVATION = {"gemma3_text": "gelu_pytorch_tanh"}
 READERS: Mapping[str, Callable[[Fields], dict[str, Any]]] = {
