@@ -8,5 +8,5 @@ home=$PWD/.venv-interop
 
 [ -x "$home/bin/python" ] || "$python" -m venv "$home"
 echo "interop: installing torch, transformers and compressed-tensors into .venv-interop ..." >&2
-"$home/bin/pip" install -q --disable-pip-version-check -r scripts/goldens-requirements.txt msgspec
+"$home/bin/pip" install -q --disable-pip-version-check -r scripts/goldens-requirements.txt
 HF_HUB_OFFLINE=1 PYTHONPATH=.:src exec "$home/bin/python" scripts/interop.py
