@@ -1,6 +1,7 @@
-"""``trimaran plan`` as a user types it."""
+"""``trimaran plan`` as a user types it, and as docs/plan.md shows it."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,16 @@ def test_a_table_and_json_of_a_config(config: Path) -> None:
     facts = json.loads(run(str(config.parent), "--count", "2", "--json").stdout)
     assert facts["kv_bytes_per_token_per_gpu"] == 131_072 / 2
     assert facts["context"] == 131_072
+
+
+def test_the_examples_of_the_page(config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    page = (Path(__file__).parents[2] / "docs" / "plan.md").read_text()
+    [(command, table)] = re.findall(r"^```\n\$ trimaran plan (.*)\n([^`]*)```$", page, re.MULTILINE)
+    assert run(*command.split()).stdout == table
+    [block] = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    monkeypatch.chdir(config.parent)
+    exec(compile(block, "plan.md", "exec"), {})
+    assert int(capsys.readouterr().out) > 1_000_000
 
 
 def test_sizes_by_hand_need_no_model() -> None:
