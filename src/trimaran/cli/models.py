@@ -35,6 +35,9 @@ def models(
 ) -> None:
     """List the models of the catalogue and those in the cache.
 
+    tested: real, this very model was run; tiny, only a small random one of its family; no, neither. in memory: its
+    weights in the format named there; serve keeps those of the file unless --weight-format says otherwise.
+
     \b
     Examples:
       trimaran models
