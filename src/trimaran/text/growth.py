@@ -11,7 +11,8 @@ MAX_CHARACTERS = 1 << 24  # of any text that a template makes
 MAX_ITEMS = 1 << 18  # of any list
 MAX_BITS = 1 << 10  # of numbers that a template raises to a power
 
-FILTERS = ("center", "format", "indent", "list", "replace", "tojson")  # those of Jinja's that can make much of little
+# Those of Jinja's that can make much of little.
+FILTERS = ("batch", "center", "format", "indent", "list", "replace", "round", "slice", "tojson")
 # Formats with a huge width, or with one that comes with the values.
 _PERCENT = re.compile(r"%[-+ #0-9.]*(\*|[0-9]{6})")
 _BRACES = re.compile(r"\{[^{}]*:[^{}]*(\{|[0-9]{6})")
@@ -58,8 +59,8 @@ def check_operation(operator: str, left: Any, right: Any) -> None:
         _demand(len(left) + len(right), MAX_ITEMS if isinstance(left, list) else MAX_CHARACTERS)
     if operator == "*":
         for sequence, times in ((left, right), (right, left)):
-            if isinstance(sequence, str | list | tuple):
-                _demand(len(sequence) * times, MAX_CHARACTERS if isinstance(sequence, str) else MAX_ITEMS)
+            if isinstance(sequence, str | bytes | list | tuple):
+                _demand(len(sequence) * times, MAX_CHARACTERS if isinstance(sequence, str | bytes) else MAX_ITEMS)
 
 
 def _demand(size: int, most: int) -> None:

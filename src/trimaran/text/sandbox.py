@@ -52,7 +52,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
     def call(self, context: Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         _check_time()
         text = getattr(function, "__self__", None)
-        if isinstance(text, str):
+        if isinstance(text, str | bytes | int):
             check_call(function.__name__, text, (*args, *kwargs.values()))
         return super().call(context, function, *args, **kwargs)
 
