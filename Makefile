@@ -50,7 +50,7 @@ clean:
 # The user's environment: the package and its dependencies, nothing for tests, no torch.
 .venv-serve/ready: $(SOURCES) $(PACKAGE)
 	@PYTHON="$(PYTHON)" scripts/need.sh
-	@echo "Installing Trimaran into .venv-serve (compiles its CPU executor; about a minute the first time) ..." >&2
+	@echo "Installing Trimaran into .venv-serve (compiles its CPU executor; a few minutes the first time) ..." >&2
 	@test -x .venv-serve/bin/python || $(PYTHON) -m venv .venv-serve
 	@.venv-serve/bin/pip install $(PIP_FLAGS) -U pip
 	@.venv-serve/bin/pip install $(PIP_FLAGS) .

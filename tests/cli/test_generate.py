@@ -49,6 +49,7 @@ def test_a_message_goes_through_the_chat_template(run):
     [
         (["x", "--top-p", "2"], "top_p"),
         (["x" * 3000], "context"),
+        (["x", "--chat-template", "t.jinja"], "is for --chat"),
         (["x", "--executor", "gpu"], "'gpu'"),
         (["x", "--max-model-len", "100000"], "max_model_len"),
     ],

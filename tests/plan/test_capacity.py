@@ -46,6 +46,7 @@ def test_bytes_of_a_token(values: dict[str, Any], bf16: int, fp8: int, int4: int
 def test_heads_are_shared_out_and_latents_are_not() -> None:
     assert token_bytes(LLAMA_31_8B, CacheRecipe.BF16, 4) == 131_072 / 4
     assert token_bytes(LLAMA_31_8B, CacheRecipe.BF16, 16) == 131_072 / 8  # a head at least
+    assert token_bytes(LLAMA_31_8B, CacheRecipe.BF16, 6) == 131_072 / 4  # and whole heads
     assert token_bytes(GLM_52, CacheRecipe.BF16, 8) == 92_628
 
 
@@ -109,6 +110,8 @@ def test_sizes_given_by_hand() -> None:
     ("change", "message"),
     [
         ({"count": 0}, "count must be at least 1"),
+        ({"count": 3}, "64 heads do not divide among 3 GPUs"),
+        ({"gpu": Gpu("gpu", 80)}, "a GPU of 80 bytes: write its memory with a unit"),
         ({"context": 2**21}, "exceeds the 1048576 tokens"),
         ({"utilization": 1.5}, "utilization must lie"),
         ({"overhead": -1}, "overhead must not be negative"),
@@ -121,5 +124,5 @@ def test_impossible_assumptions(change: dict[str, Any], message: str) -> None:
 
 def test_gpus_by_name() -> None:
     assert find_gpu("H200") is H200
-    with pytest.raises(ConfigError, match="no GPU 'h20' is known; did you mean h200"):
+    with pytest.raises(ConfigError, match=r"no GPU 'h20' is known.*did you mean h200"):
         find_gpu("h20")

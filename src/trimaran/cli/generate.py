@@ -48,9 +48,12 @@ def generate(
       trimaran generate smollm2 "Once upon a time" -n 3 --temperature 0.8 --seed 1
       git diff | trimaran generate smollm2 - --json | jq -r '.choices[0].text'
     """
+    from trimaran.base.errors import ConfigError
     from trimaran.base.sampling import SamplingParams
     from trimaran.llm import LLM
 
+    if chat_template is not None and not chat:
+        raise ConfigError("--chat-template is for --chat: without it the prompt is continued as it is")
     text = sys.stdin.read() if prompt == "-" else prompt
     params = SamplingParams(
         n=n,

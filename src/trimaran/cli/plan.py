@@ -175,13 +175,15 @@ def _as_json(made: "Plan") -> dict[str, Any]:
 def _table(made: "Plan") -> str:
     asked, gib = made.assumptions, 2**30
     each = f"{asked.gpu.memory / gib:,.1f} GiB each, {asked.utilization:.0%} used"
+    held = "" if made.by_hand else f" as {asked.weights}"
+    cached = "" if made.by_hand else f", as {asked.cache}"
     lines = [
-        ("weights", f"{made.weights.total / gib:,.1f} GiB ({made.weights.total / 1e9:,.1f} GB) as {asked.weights}"),
+        ("weights", f"{made.weights.total / gib:,.1f} GiB ({made.weights.total / 1e9:,.1f} GB){held}"),
         (
             "weights per GPU",
             f"{made.weights.per_gpu / gib:,.1f} GiB ({made.weights.total / asked.count / gib:,.1f} if all were cut)",
         ),
-        ("cache of a token", f"{made.token_bytes:,.0f} bytes on each GPU, as {asked.cache}"),
+        ("cache of a token", f"{made.token_bytes:,.0f} bytes on each GPU{cached}"),
         ("cache of a sequence", f"{made.sequence_bytes / gib:,.2f} GiB on each GPU for {asked.context:,} tokens"),
         ("left for the cache", f"{made.pool / gib:,.1f} GiB on each GPU"),
         ("tokens resident", f"{made.tokens:,}"),

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from math import ceil
 
 from trimaran.base.formats import Cache, CacheGroup, HeadsCache, IndexCache, LatentCache
 
@@ -48,7 +49,7 @@ def cache_bytes(groups: tuple[CacheGroup, ...], recipe: CacheRecipe, gpus: int) 
 def _token_bytes(cache: Cache, recipe: CacheRecipe, gpus: int) -> float:
     match cache:
         case HeadsCache(layers, kv_heads, head_dim):
-            return layers * 2 * max(kv_heads / gpus, 1.0) * _vector(head_dim, recipe)
+            return layers * 2 * ceil(kv_heads / gpus) * _vector(head_dim, recipe)
         case LatentCache(layers, latent, rope):
             key_part = CacheRecipe.BF16 if recipe is CacheRecipe.INT4 else recipe
             return layers * (_vector(latent, recipe) + _vector(rope, key_part))

@@ -35,11 +35,13 @@ class Assumptions:
     def __post_init__(self) -> None:
         for name in ("count", "context"):
             if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)}")
+                raise ConfigError(f"--{name} must be at least 1, not {getattr(self, name)}")
+        if self.gpu.memory < GIB:
+            raise ConfigError(f"a GPU of {self.gpu.memory} bytes: write its memory with a unit, such as 80GB")
         if not 0 < self.utilization <= 1:
-            raise ConfigError(f"utilization must lie between 0 and 1, not {self.utilization}")
+            raise ConfigError(f"--gpu-memory-utilization must lie between 0 and 1, not {self.utilization}")
         if self.overhead < 0:
-            raise ConfigError(f"overhead must not be negative, not {self.overhead}")
+            raise ConfigError(f"--overhead must not be negative, not {self.overhead}")
 
 
 @dataclass(frozen=True)
@@ -56,13 +58,16 @@ class Plan:
     tokens: int
     sequences: int
     least_gpus: int | None
+    by_hand: bool = False  # sizes were given, not worked out
 
 
 def make_plan(cfg: ModelConfig, program: Program, asked: Assumptions) -> Plan:
     """The plan for a model; pure arithmetic on its configuration and the shapes of its program."""
     if asked.context > cfg.context:
         raise ConfigError(f"context {asked.context} exceeds the {cfg.context} tokens that the model was trained for")
-    sizes = [1 << i for i in range(MOST_GPUS.bit_length())]
+    if cfg.heads % asked.count:
+        raise ConfigError(f"{cfg.heads} heads do not divide among {asked.count} GPUs: choose another --count")
+    sizes = [1 << i for i in range(MOST_GPUS.bit_length()) if cfg.heads % (1 << i) == 0]
     least = next((n for n in sizes if _plan(cfg, program, replace(asked, count=n)).sequences), None)
     return replace(_plan(cfg, program, asked), least_gpus=least)
 
@@ -70,7 +75,7 @@ def make_plan(cfg: ModelConfig, program: Program, asked: Assumptions) -> Plan:
 def plan_by_hand(weights: int, token_bytes: float, asked: Assumptions) -> Plan:
     """The plan for a model of which only sizes are known; weights and cache are taken to be shared out evenly."""
     cache = CacheBytes(token_bytes / asked.count, ())
-    return _fill(asked, WeightBytes(weights, weights / asked.count), cache)
+    return replace(_fill(asked, WeightBytes(weights, weights / asked.count), cache), by_hand=True)
 
 
 def _plan(cfg: ModelConfig, program: Program, asked: Assumptions) -> Plan:

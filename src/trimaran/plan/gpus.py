@@ -35,5 +35,7 @@ def find_gpu(name: str) -> Gpu:
     """The GPU called ``name``; raises ``ConfigError`` that says which there are."""
     key = name.lower()
     if key not in GPUS:
-        raise ConfigError(f"no GPU {name!r} is known{nearest(key, GPUS)}; known are {', '.join(GPUS)}. Give gpu_memory")
+        raise ConfigError(
+            f"no GPU {name!r} is known, only {', '.join(GPUS)}, or any by --gpu-memory{nearest(key, GPUS)}"
+        )
     return GPUS[key]

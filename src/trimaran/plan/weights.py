@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
-from math import prod
+from math import ceil, prod
 
 from trimaran.kernels.program import Program, WeightSpec
 from trimaran.models.config import ModelConfig
@@ -94,8 +94,8 @@ def _is_cut(spec: WeightSpec) -> bool:
 
 
 def _copies(spec: WeightSpec, cfg: ModelConfig, gpus: int) -> float:
-    """How much larger the GPUs' shares of a cut matrix are together than the matrix: key and value heads come at least
-    one to a GPU."""
-    if not spec.name.endswith("self_attn.qkv") or gpus <= cfg.kv_heads:
+    """How much larger the GPUs' shares of a cut matrix are together than the matrix: key and value heads are whole."""
+    if not spec.name.endswith("self_attn.qkv"):
         return 1.0
-    return (cfg.q_width + 2 * gpus * cfg.head_dim) / (cfg.q_width + 2 * cfg.kv_width)
+    heads = ceil(cfg.kv_heads / gpus) * gpus
+    return (cfg.q_width + 2 * heads * cfg.head_dim) / (cfg.q_width + 2 * cfg.kv_width)
