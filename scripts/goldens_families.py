@@ -69,7 +69,7 @@ def tensor_specs(name: str, config: Config) -> list[TensorSpec]:
     with tempfile.TemporaryDirectory() as folder:
         make(plain(config)).save_pretrained(folder)
         with safe_open(Path(folder) / "model.safetensors", "pt") as file:
-            shapes = {hub_name(key): tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
+            shapes = {hub_name(key): tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118, a safetensors file is no mapping
     specs = [spec for key, shape in sorted(shapes.items()) for spec in stored(name, key, shape)]
     return specs + next_token_layer(name, config, specs)
 

@@ -45,7 +45,7 @@ def convert(name: str, folder: Path) -> Path:
     kind = get_model_class(architecture)
     for cls in (kind, *vars(kind).values()):
         if isinstance(cls, type) and issubclass(cls, TextModel):
-            setattr(cls, "set_vocab", TextModel._set_vocab_none)  # noqa: B010
+            setattr(cls, "set_vocab", TextModel._set_vocab_none)  # noqa: B010, mypy refuses to assign to a method
     path = folder / "model.gguf"
     with torch.inference_mode():
         kind(source, gguf.LlamaFileType.ALL_F32, path).write()

@@ -30,7 +30,7 @@ def source(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
 
 def compressed(source: Path, recipe: Recipe, folder: Path, **more: object) -> Report:
     with open_checkpoint(source) as checkpoint:
-        return compress(checkpoint, recipe, folder, **more)  # type: ignore[arg-type]
+        return compress(checkpoint, recipe, folder, **more)  # type: ignore[arg-type]  # of many types
 
 
 def dequantised(source: Path, folder: Path) -> Path:

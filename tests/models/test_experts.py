@@ -96,7 +96,7 @@ def checkpoint(prefix: str = "") -> InMemory:
 
 
 def load(source: InMemory, fmt: WeightFormat | None = None) -> dict[str, Weight]:
-    return load_weights(source, MIXTURE, build(MIXTURE), fmt)  # type: ignore[arg-type]
+    return load_weights(source, MIXTURE, build(MIXTURE), fmt)  # type: ignore[arg-type]  # a stand-in
 
 
 def test_experts_lie_one_under_the_other_gate_before_up() -> None:
