@@ -120,6 +120,7 @@ def test_malformed_values_are_named(changes: dict[str, Any], message: str) -> No
         ({"hidden_act": "gelu"}, "hidden_act to 'gelu'"),
         ({"mlp_bias": True}, "mlp_bias"),
         ({"rope_interleaved": True}, "rope_interleaved"),
+        ({"sliding_window": 128}, "sliding_window, which the llama family does not have"),
         ({"rope_scaling": {"rope_type": "longrope", "factor": 4.0}}, "rope_scaling.rope_type to 'longrope'"),
         ({"rope_scaling": {"type": "dynamic", "factor": 4.0}}, "'dynamic'"),
         ({"rope_scaling": {"rope_type": "llama3", **LLAMA3, "beta_fast": 32}}, "rope_scaling.beta_fast"),
