@@ -20,30 +20,14 @@ void LatentPlan::add_rows(int sequence, int first, int rows, int last_seen) {
   }
 }
 
-// Few rows with many blocks leave threads idle: their blocks are shared out, and merged in a stage of its own.
+// The blocks of rows that are shared out are merged in a stage of its own.
 void LatentPlan::split() {
-  constexpr int kUnitsPerThread = 4;
-  const int wanted = threads_ > 1 ? threads_ * kUnitsPerThread : 1, have = int(units_.size());
-  if (have >= wanted) return;
-  const int most = (wanted + have - 1) / have;
-  std::vector<LatentUnit> whole;
-  whole.swap(units_);
-  int64_t partials = 0;
-  for (LatentUnit u : whole) {
-    const int64_t results = int64_t(u.rows) * u.total_blocks;
-    const bool room = size_t(partials + results) * partial_stride(latent_) <= kMostPartials;
-    const int pieces = room ? std::min(u.total_blocks, most) : 1;
-    if (pieces > 1) {
-      u.partial = partials;
-      partials += results;
-      for (int r = 0; r < u.rows; r++) merges_.push_back({u, r});
-    }
-    for (int p = 0; p < pieces; p++) {
-      u.block = int(int64_t(u.total_blocks) * p / pieces);
-      u.blocks = int(int64_t(u.total_blocks) * (p + 1) / pieces) - u.block;
-      units_.push_back(u);
-    }
-  }
+  share_out_blocks(
+      units_, threads_, latent_,
+      [&](LatentUnit& u, int) {
+        for (int r = 0; r < u.rows; r++) merges_.push_back({u, r});
+      },
+      [](LatentUnit&, bool) {});
 }
 
 void LatentPlan::cut(const Step& step) {

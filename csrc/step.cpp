@@ -64,33 +64,18 @@ void AttentionPlan::add_sequence(const SequenceRows& s, int index) {
   }
 }
 
-// Few rows with many blocks leave threads idle: their blocks are shared out, and merged by whoever finishes last.
+// The blocks of rows that are shared out are merged by whoever finishes last.
 void AttentionPlan::split_long_rows() {
-  constexpr int kUnitsPerThread = 4;
   pieces_.clear();
-  const int wanted = threads_ > 1 ? threads_ * kUnitsPerThread : 1, have = int(units_.size());
-  if (have >= wanted) return;
-  const int most = (wanted + have - 1) / have;
-  std::vector<AttentionUnit> whole;
-  whole.swap(units_);
-  int64_t partials = 0;
-  for (AttentionUnit u : whole) {
-    const int64_t results = int64_t(u.rows) * u.total_blocks;
-    const bool room = size_t(partials + results) * partial_stride(head_dim_) <= kMostPartials;
-    const int pieces = room ? std::min(u.total_blocks, most) : 1;
-    if (pieces > 1) {
-      u.partial = partials, u.group = int(pieces_.size());
-      partials += results;
-      pieces_.push_back(pieces);
-    }
-    const bool store = u.store;
-    for (int p = 0; p < pieces; p++) {
-      u.block = u.first_block + int(int64_t(u.total_blocks) * p / pieces);
-      u.blocks = u.first_block + int(int64_t(u.total_blocks) * (p + 1) / pieces) - u.block;
-      u.store = store && p == pieces - 1;  // the new token is in the last block
-      units_.push_back(u);
-    }
-  }
+  share_out_blocks(
+      units_, threads_, head_dim_,
+      [&](AttentionUnit& u, int pieces) {
+        u.group = int(pieces_.size());
+        pieces_.push_back(pieces);
+      },
+      [](AttentionUnit& piece, bool last) {
+        piece.store = piece.store && last;
+      });  // the new token is in the last block
   if (pending_size_ < pieces_.size()) {
     pending_size_ = pieces_.size();
     pending_.reset(new std::atomic<int>[pending_size_]);

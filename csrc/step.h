@@ -1,5 +1,6 @@
 // One step's inputs, checked, and how its attention is cut into units of work.
 #pragma once
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -56,6 +57,37 @@ class Step {
 // counts them, so they are bounded: rows that find no room are one thread's alone.
 constexpr size_t kMostPartials = size_t(64) << 20;
 inline HugeMemory partials_for(int threads) { return HugeMemory(threads > 1 ? kMostPartials * sizeof(float) : 0); }
+
+// Few units with many blocks leave threads idle: then their blocks are shared out, and the partial results merged. A
+// unit becomes units of some of its blocks each; `shared(unit, pieces)` sees it before, with its place for partial
+// results of `width` numbers, and `placed(piece, last)` each of them.
+template <class Unit, class Shared, class Placed>
+void share_out_blocks(std::vector<Unit>& units, int threads, int width, Shared&& shared, Placed&& placed) {
+  constexpr int kUnitsPerThread = 4;
+  const int wanted = threads > 1 ? threads * kUnitsPerThread : 1, have = int(units.size());
+  if (have >= wanted) return;
+  const int most = (wanted + have - 1) / have;
+  std::vector<Unit> whole;
+  whole.swap(units);
+  int64_t partials = 0;
+  for (Unit& u : whole) {
+    const int64_t results = int64_t(u.rows) * u.total_blocks;
+    const bool room = size_t(partials + results) * partial_stride(width) <= kMostPartials;
+    const int pieces = room ? std::min(u.total_blocks, most) : 1;
+    if (pieces > 1) {
+      u.partial = partials;
+      partials += results;
+      shared(u, pieces);
+    }
+    for (int p = 0; p < pieces; p++) {
+      Unit piece = u;
+      piece.block = u.block + int(int64_t(u.total_blocks) * p / pieces);
+      piece.blocks = u.block + int(int64_t(u.total_blocks) * (p + 1) / pieces) - piece.block;
+      placed(piece, p == pieces - 1);
+      units.push_back(piece);
+    }
+  }
+}
 
 // Attention of one shape (all layers of a model share it), cut for the team anew in every step.
 class AttentionPlan {
