@@ -20,8 +20,10 @@ from trimaran.kernels.program import (
     TakeRows,
     WeightSpec,
 )
-from trimaran.kernels.step import Executor, StepInputs
+from trimaran.kernels.step import Executor
 from trimaran.kernels.weights import Weight
+
+from .single_op import Part, step
 
 TABLE = 64  # tokens, each a row of every table
 EPS = 1e-6
@@ -51,32 +53,6 @@ class Shape:
     @property
     def spec(self) -> RopeSpec:
         return RopeSpec(1000.0, self.rope)
-
-
-@dataclass(frozen=True)
-class Part:
-    """Rows of one sequence: table rows ``tokens`` from position ``context``, cache in ``pages``."""
-
-    tokens: Sequence[int]
-    context: int
-    pages: Sequence[int]
-
-
-def step(*parts: Part, logits_rows: Sequence[int] | None = None) -> StepInputs:
-    lengths = [len(part.tokens) for part in parts]
-    pages = np.zeros((len(parts), 64), np.int32)
-    for row, part in zip(pages, parts, strict=True):
-        row[: len(part.pages)] = part.pages
-    rows = range(sum(lengths)) if logits_rows is None else logits_rows
-    return StepInputs(
-        tokens=np.array([token for part in parts for token in part.tokens], np.int32),
-        starts=np.cumsum([0, *lengths], dtype=np.int32),
-        contexts=np.array([part.context for part in parts], np.int32),
-        slots=np.arange(len(parts), dtype=np.int32),
-        page_tables=(pages,),
-        logits_rows=np.array(rows, np.int32),
-        want_logits=True,
-    )
 
 
 def tables(shape: Shape, seed: int = 3) -> dict[str, np.ndarray]:

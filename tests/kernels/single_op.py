@@ -1,6 +1,7 @@
 """Programs around a single op, so that an executor's op can be held against its definition."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -56,4 +57,30 @@ def rows_step(rows: Sequence[int], *, want_logits: bool = True) -> StepInputs:
         page_tables=(np.zeros((count, 1), np.int32),),
         logits_rows=np.arange(count, dtype=np.int32),
         want_logits=want_logits,
+    )
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows of one sequence: table rows ``tokens`` from position ``context``, cache in ``pages``."""
+
+    tokens: Sequence[int]
+    context: int
+    pages: Sequence[int]
+
+
+def step(*parts: Part, logits_rows: Sequence[int] | None = None) -> StepInputs:
+    lengths = [len(part.tokens) for part in parts]
+    pages = np.zeros((len(parts), 64), np.int32)
+    for row, part in zip(pages, parts, strict=True):
+        row[: len(part.pages)] = part.pages
+    rows = range(sum(lengths)) if logits_rows is None else logits_rows
+    return StepInputs(
+        tokens=np.array([token for part in parts for token in part.tokens], np.int32),
+        starts=np.cumsum([0, *lengths], dtype=np.int32),
+        contexts=np.array([part.context for part in parts], np.int32),
+        slots=np.arange(len(parts), dtype=np.int32),
+        page_tables=(pages,),
+        logits_rows=np.array(rows, np.int32),
+        want_logits=True,
     )

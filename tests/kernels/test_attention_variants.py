@@ -24,8 +24,8 @@ from trimaran.kernels.rope import rope_table
 from trimaran.kernels.step import Executor, ExecutorOptions
 from trimaran.kernels.weights import Weight
 
-from .single_op import buffer, fp32, named, program, rows_step
-from .test_native_attention import OPTIONS, TABLE, Part, attend, isa, tokens
+from .single_op import Part, buffer, fp32, named, program, rows_step
+from .test_native_attention import OPTIONS, TABLE, attend, isa, tokens
 
 __all__ = ["isa"]
 EPS = 0.01

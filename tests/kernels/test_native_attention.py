@@ -1,7 +1,7 @@
 """Paged attention of the native executor: head shapes, page formats, long contexts, and what it must never read."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,10 +11,10 @@ from trimaran.base.formats import KVFormat
 from trimaran.kernels.native import NativeExecutor
 from trimaran.kernels.program import Attention, Program, RopeSpec
 from trimaran.kernels.reference import ReferenceExecutor
-from trimaran.kernels.step import Executor, ExecutorOptions, StepInputs
+from trimaran.kernels.step import Executor, ExecutorOptions
 from trimaran.kernels.weights import Weight
 
-from .single_op import buffer, fp32, named, program
+from .single_op import Part, buffer, fp32, named, program, step
 
 OPTIONS = ExecutorOptions(kv_format=KVFormat.FP32, num_pages=80, max_rows=320, max_sequences=16, threads=2)
 TABLE = 64  # rows of the table that queries, keys and values are drawn from
@@ -33,32 +33,6 @@ SHAPES = [  # heads, kv_heads, head_dim, rotated dimensions
 def isa(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("TRIMARAN_ISA", request.param)
     return str(request.param)
-
-
-@dataclass(frozen=True)
-class Part:
-    """Rows of one sequence: table rows ``tokens`` from position ``context``, cache in ``pages``."""
-
-    tokens: Sequence[int]
-    context: int
-    pages: Sequence[int]
-
-
-def step(*parts: Part, logits_rows: Sequence[int] | None = None) -> StepInputs:
-    lengths = [len(part.tokens) for part in parts]
-    pages = np.zeros((len(parts), 64), np.int32)
-    for row, part in zip(pages, parts, strict=True):
-        row[: len(part.pages)] = part.pages
-    rows = range(sum(lengths)) if logits_rows is None else logits_rows
-    return StepInputs(
-        tokens=np.array([token for part in parts for token in part.tokens], np.int32),
-        starts=np.cumsum([0, *lengths], dtype=np.int32),
-        contexts=np.array([part.context for part in parts], np.int32),
-        slots=np.arange(len(parts), dtype=np.int32),
-        page_tables=(pages,),
-        logits_rows=np.array(rows, np.int32),
-        want_logits=True,
-    )
 
 
 def attention(heads: int, kv_heads: int, head_dim: int, rotated: int) -> tuple[Program, dict[str, Weight]]:

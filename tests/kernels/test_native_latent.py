@@ -15,7 +15,8 @@ from trimaran.kernels.native import NativeExecutor
 from trimaran.kernels.reference import ReferenceExecutor
 from trimaran.kernels.step import Executor, ExecutorOptions
 
-from .latent import Part, Shape, attention, logits, program, selection, tables, tokens
+from .latent import Shape, attention, logits, program, selection, tables, tokens
+from .single_op import Part
 
 OPTIONS = ExecutorOptions(
     kv_format=KVFormat.FP32,

@@ -14,7 +14,8 @@ from trimaran.kernels.reference import ReferenceExecutor
 from trimaran.kernels.rope import rope_table
 from trimaran.kernels.step import ExecutorOptions
 
-from .latent import EPS, Part, Shape, attention, logits, program, selection, tables, tokens
+from .latent import EPS, Shape, attention, logits, program, selection, tables, tokens
+from .single_op import Part
 
 OPTIONS = ExecutorOptions(
     kv_format=KVFormat.FP32, activations=ActivationFormat.FP32, num_pages=60, max_rows=320, max_sequences=320
