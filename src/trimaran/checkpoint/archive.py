@@ -45,7 +45,13 @@ def _append(archive: Path, member: str, sink: BinaryIO, sha: "hashlib._Hash") ->
                     sha.update(chunk)
                     sink.write(chunk)
             return info.file_size
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        EOFError,
+        NotImplementedError,  # a compression that zipfile does not know
+        RuntimeError,  # an encrypted member
+    ) as error:
         raise SourceError(f"cannot take {member} out of {archive.name}: {error}") from error
 
 
