@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 
 from trimaran.base.errors import ConfigError
 from trimaran.cli.app import app
-from trimaran.cli.plan import parse_size
+from trimaran.cli.sizes import parse_size
 
 LLAMA_31_8B = {
     "architectures": ["LlamaForCausalLM"],

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trimaran.cli import flags
-from trimaran.cli.plan import parse_size
+from trimaran.cli.sizes import parse_size
 
 if TYPE_CHECKING:
     from trimaran.compress.plan import Report
