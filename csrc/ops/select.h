@@ -36,15 +36,8 @@ inline void store_key(const SelectTokens& a, int row, int position, const int32_
     for (int i = 0; i < n; i++) reinterpret_cast<float*>(tile)[i * kTileTokens + token] = y[i];
     return;
   }
-  F16 top = zero();
-  bool nan = false;
-  for (int i = 0; i < n; i += 16) {
-    const F16 v = load(y + i);
-    nan |= any_nan(v, v);
-    top = max(top, abs(v));
-  }
-  const float absmax = reduce_max(top);
-  const bool finite = !nan && absmax <= kLargest, some = finite && absmax > kTiny;
+  const float absmax = largest(y, n);
+  const bool finite = absmax <= kLargest, some = finite && absmax > kTiny;
   const float inverse = some ? kLargestE4m3 / absmax : 0.f;
   for (int i = 0; i < n; i++) tile[i * kTileTokens + token] = some ? to_e4m3(y[i] * inverse) : 0;
   const float scale = finite ? (some ? absmax / kLargestE4m3 : 0.f) : __builtin_nanf("");
