@@ -11,4 +11,4 @@ from trimaran.models.latent import latent_attention
 
 def build(cfg: ModelConfig) -> Program:
     """The family's program."""
-    return decoder_with_experts(cfg, latent_attention())
+    return decoder_with_experts(cfg, latent_attention)

@@ -14,17 +14,14 @@ from trimaran.models.builder import Builder, LayerNames
 EPS = 1e-6
 
 
-def latent_attention() -> Block:
+def latent_attention(b: Builder, w: LayerNames, x: Buffer) -> Buffer:
     """Attention of all tokens."""
-
-    def block(b: Builder, w: LayerNames, x: Buffer) -> Buffer:
-        return _attend(b, w, _queries(b, w, x), _latents(b, w, x), None)
-
-    return block
+    return _attend(b, w, _queries(b, w, x), _latents(b, w, x), None)
 
 
 def sparse_attention() -> Block:
-    """Attention of the tokens that an indexer chose: this layer's, or that of the last layer before it that has one."""
+    """A new block for each model: attention of the tokens that an indexer chose, this layer's or else that of the last
+    layer before it that has one."""
     selected: Buffer | None = None
 
     def block(b: Builder, w: LayerNames, x: Buffer) -> Buffer:
