@@ -18,7 +18,7 @@ class InProcessEngine:
     name = "engine"
 
     def __init__(self, engine: Engine, vocab: int) -> None:
-        self._engine = engine
+        self.engine = engine
         self._vocab = vocab
         self._random = np.random.default_rng()
         self._submitted = 0
@@ -27,15 +27,15 @@ class InProcessEngine:
         match case:
             case Prefill(tokens):
                 return tokens / self._serve([(tokens, 1)])
-            case Decode(_, steps, sequences):
-                return sequences * steps / self._decode(case)
+            case Decode():
+                return self.decode(case)
             case EndToEnd(sequences, prompt, output):
                 return case.counted / self._serve([(prompt, output)] * sequences)
             case Mixed():
                 return case.counted / self._serve(case.lengths())
 
     def close(self) -> None:
-        self._engine.close()
+        self.engine.close()
 
     def _serve(self, lengths: Iterable[tuple[int, int]]) -> float:
         """Seconds until requests of these (prompt, output) lengths, all submitted at once, are done."""
@@ -43,29 +43,29 @@ class InProcessEngine:
         began = time.perf_counter()
         for prompt, output in prompts:
             self._submit(prompt, output)
-        while not self._engine.idle:
-            _check(self._engine.step())
+        while not self.engine.idle:
+            _check(self.engine.step())
         return time.perf_counter() - began
 
-    def _decode(self, case: Decode) -> float:
-        """Seconds of the steps, from the first in which every sequence decodes."""
+    def decode(self, case: Decode) -> float:
+        """Tokens a second of all sequences, over the steps from the first in which every one decodes."""
         waiting = {self._submit(self._prompt(case.depth), case.limit) for _ in range(case.sequences)}
         while waiting:
-            waiting.difference_update(_check(self._engine.step()))
+            waiting.difference_update(_check(self.engine.step()))
         began = time.perf_counter()
         for _ in range(case.steps):
-            produced = _check(self._engine.step())
+            produced = _check(self.engine.step())
             assert len(produced) == case.sequences, "every sequence decodes in every step"
         seconds = time.perf_counter() - began
-        self._engine.cancel_all()
-        self._engine.step()
-        return seconds
+        self.engine.cancel_all()
+        self.engine.step()
+        return case.sequences * case.steps / seconds
 
     def _submit(self, prompt: list[int], output: int) -> str:
         self._submitted += 1
         name = str(self._submitted)
         sampling = SamplingParams(temperature=0.0, max_tokens=output, ignore_eos=True)
-        self._engine.submit(Submit(name, prompt, sampling))
+        self.engine.submit(Submit(name, prompt, sampling))
         return name
 
     def _prompt(self, tokens: int) -> list[int]:

@@ -1,15 +1,20 @@
-"""Reports as pictures: plain SVG of horizontal bars in groups, without a plotting library."""
+"""Reports as pictures, by matplotlib, which is no dependency of its own: SVG, PNG, or a page that has the table too."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Any
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from trimaran.bench.compare import OURS, Report
+from trimaran.base.errors import ConfigError
 
-WIDTH, LABELS, FIGURES = 960, 250, 150  # pixels: all, of what stands left of the bars, and right of them
-BAR, GAP, HEAD = 14, 14, 72
-COLOURS = ("#1b6ca8", "#5aa1d6", "#9ccbea", "#d9822b", "#e8b04a", "#a33d3d", "#7a5ea8", "#5b8c5a", "#8a8a8a")
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SUFFIXES = (".svg", ".png", ".html")
+COLOURS = ("#1b6ca8", "#d9822b", "#5b8c5a", "#a33d3d", "#7a5ea8", "#5aa1d6", "#e8b04a", "#8a8a8a", "#333333")
+INCH = 100  # pixels
 
 
 @dataclass(frozen=True)
@@ -29,67 +34,109 @@ class Group:
     bars: Sequence[Bar]
 
 
-def report_plot(report: Report) -> str:
-    """Tokens a second of every subject in every case; the full width is each case's floor."""
-    groups = []
-    for line in report.lines:
-        medians = {name: rate for name in report.subjects if (rate := line.median(name)) is not None}
-        bars = [Bar(name, rate / line.floor, f"{rate:,.0f} tok/s") for name, rate in medians.items()]
-        groups.append(Group(f"{line.case.name} (floor {line.floor:,.0f})", bars))
-    machine = report.machine
-    about = f"{report.model}: {report.formats}; {machine['cpu']}, {machine['threads']} threads"
-    return draw("tokens/s; the full width is the physical floor of each case", about, groups, OURS)
+@dataclass(frozen=True)
+class Curves:
+    """One of a picture's diagrams: points by series; x goes by factors of two."""
+
+    x: str
+    y: str
+    points: Mapping[str, Sequence[tuple[float, float]]]
 
 
-def load_plot(figures: Mapping[str, Any]) -> str:
-    """Median, p95 and p99 of each time of a load; the full width is the longest p99 of its group."""
-    groups = []
-    for name in ("ttft", "tpot", "gap", "e2e"):
-        times: dict[str, float] = figures[f"{name}_ms"] or {}
-        longest = max(times.values(), default=0.0) or 1.0
-        bars = [Bar(share, value / longest, f"{value:,.2f} ms") for share, value in times.items()]
-        groups.append(Group(name.upper() if name != "gap" else "gap between pieces", bars))
-    title = f"{figures['model']}: {figures['output_tokens_per_second']:,.1f} output tokens/s, "
-    title += f"{figures['ok']} ok, {figures['failed']} failed"
-    return draw(title, str(figures["setting"]), groups)
+def check_plots(paths: Iterable[Path]) -> None:
+    """Raises ``ConfigError`` before anything is measured, if a picture could not be drawn."""
+    for path in paths:
+        if path.suffix.lower() not in SUFFIXES:
+            raise ConfigError(f"--plot {path}: the name must end in {', '.join(SUFFIXES)}")
+        try:
+            import matplotlib.figure  # noqa: F401
+        except ImportError:
+            raise ConfigError("--plot needs matplotlib: pip install 'trimaran[plot]'") from None
 
 
-def draw(title: str, about: str, groups: Sequence[Group], first: Sequence[str] = ()) -> str:
-    """The picture as SVG text. Colours go by series, those of ``first`` before all others."""
+def draw_bars(title: str, about: str, groups: Sequence[Group], first: Sequence[str] = ()) -> "Figure":
+    """Horizontal bars in groups, from top to bottom. Colours go by series, those of ``first`` before all others."""
+    from matplotlib.figure import Figure
+
     found = [bar.series for group in groups for bar in group.bars]
     series = list(dict.fromkeys([*(name for name in first if name in found), *found]))
     colours = {name: COLOURS[place % len(COLOURS)] for place, name in enumerate(series)}
-    scale = WIDTH - LABELS - FIGURES
-    parts = [_text(12, 22, title, "bold"), _text(12, 40, about), *_legend(colours)]
-    y = HEAD
+    rows = len(found) + len(groups)
+    figure = Figure(figsize=(9.6, 1.2 + 0.16 * rows), layout="constrained")
+    axes = figure.add_subplot()
+    y, ticks = 0.0, []
     for group in groups:
-        middle = y + max(len(group.bars), 1) * BAR / 2 + 4
-        parts.append(_text(LABELS - 8, middle, group.label, anchor="end"))
+        ticks.append((y + (len(group.bars) - 1) / 2, group.label))
         for bar in group.bars:
-            length = scale * min(max(bar.share, 0.0), 1.0)
-            parts.append(_box(LABELS, y, length, BAR - 2, colours[bar.series], f"{bar.series}: {bar.figure}"))
-            parts.append(_text(LABELS + length + 4, y + BAR - 4, bar.figure))
-            y += BAR
-        y += GAP if group.bars else BAR + GAP
-    edges = " ".join(f"M{x} {HEAD - 6}V{y - GAP + 6}" for x in (LABELS, LABELS + scale))
-    parts.append(f'<path d="{edges}" stroke="#888" fill="none"/>')
-    size = f'width="{WIDTH}" height="{y}" font-family="sans-serif" font-size="11"'
-    head = [f'<svg xmlns="http://www.w3.org/2000/svg" {size}>', '<rect width="100%" height="100%" fill="white"/>']
-    return "\n".join([*head, *parts, "</svg>\n"])
+            share = min(max(bar.share, 0.0), 1.0)
+            axes.barh(y, share, 0.85, color=colours[bar.series], label=bar.series)
+            axes.text(share + 0.005, y, bar.figure, va="center", fontsize=8)
+            y += 1
+        y += 1
+    axes.set_yticks([place for place, _ in ticks], [_plain(label) for _, label in ticks], fontsize=8)
+    axes.set_xlim(0, 1.15)
+    axes.set_xticks([0, 1], ["0", "full width"], fontsize=8)
+    axes.axvline(1.0, color="#888888", linewidth=0.8)
+    axes.invert_yaxis()
+    _finish(figure, title, about)
+    return figure
 
 
-def _legend(colours: Mapping[str, str]) -> list[str]:
-    parts, x = [], 12.0
-    for name, colour in colours.items():
-        parts += [_box(x, 50, 10, 10, colour, name), _text(x + 14, 59, name)]
-        x += 30 + 6.2 * len(name)
-    return parts
+def draw_curves(title: str, about: str, diagrams: Sequence[Curves]) -> "Figure":
+    """Diagrams side by side, that share their series."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(1 + 5 * len(diagrams), 4.6), layout="constrained")
+    for place, diagram in enumerate(diagrams):
+        axes = figure.add_subplot(1, len(diagrams), place + 1)
+        for number, (name, points) in enumerate(diagram.points.items()):
+            colour = COLOURS[number % len(COLOURS)]
+            axes.plot(*zip(*points, strict=True), marker="o", markersize=3, color=colour, label=_plain(name))
+        xs = sorted({x for points in diagram.points.values() for x, _ in points})
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(xs, [f"{x:g}" for x in xs], minor=False)
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel(_plain(diagram.x), fontsize=8)
+        axes.set_ylabel(_plain(diagram.y), fontsize=8)
+        axes.grid(alpha=0.3)
+    _finish(figure, title, about)
+    return figure
 
 
-def _box(x: float, y: float, width: float, height: float, colour: str, tip: str) -> str:
-    size = f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height}"'
-    return f'<rect {size} fill="{colour}"><title>{escape(tip)}</title></rect>'
+def save(figure: "Figure", path: Path, table: str) -> None:
+    """Writes the picture in the format of its name; a page gets the ``table`` below it. Raises ``ConfigError``."""
+    suffix = path.suffix.lower()
+    try:
+        if suffix == ".html":
+            path.write_text(_page(figure, table), encoding="utf-8")
+        else:
+            figure.savefig(path, format=suffix.removeprefix("."), dpi=INCH)
+    except OSError as error:
+        raise ConfigError(f"--plot {path} cannot be written: {error}") from error
 
 
-def _text(x: float, y: float, text: str, weight: str = "normal", anchor: str = "start") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" font-weight="{weight}" text-anchor="{anchor}">{escape(text)}</text>'
+def _finish(figure: "Figure", title: str, about: str) -> None:
+    """Title, and a legend that has every series once."""
+    figure.suptitle(f"{_plain(title)}\n{_plain(about)}", fontsize=9)
+    known = {}
+    for axes in figure.axes:
+        handles, labels = axes.get_legend_handles_labels()
+        known.update(dict(zip(labels, handles, strict=True)))
+    if known:
+        figure.legend(known.values(), known.keys(), loc="outside lower center", ncols=min(6, len(known)), fontsize=8)
+
+
+def _page(figure: "Figure", table: str) -> str:
+    picture = StringIO()
+    figure.savefig(picture, format="svg")
+    drawing = picture.getvalue()
+    title = escape(table.partition("\n")[0])
+    return (
+        f'<!doctype html>\n<meta charset="utf-8">\n<title>{title}</title>\n'
+        f"{drawing[drawing.index('<svg') :]}\n<pre>{escape(table)}</pre>\n"
+    )
+
+
+def _plain(text: str) -> str:
+    """Text in which matplotlib finds no formulas."""
+    return text.replace("$", r"\$")

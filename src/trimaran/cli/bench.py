@@ -6,44 +6,32 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trimaran.cli import flags
+from trimaran.cli import bench_formats, flags
+from trimaran.cli.bench_flags import (
+    AsJson,
+    Folder,
+    OverHttp,
+    Overlap,
+    PeerModel,
+    PeerNames,
+    PeerPython,
+    Plots,
+    Rounds,
+    Threads,
+    numbers,
+    show,
+)
 from trimaran.cli.flags import Pages, Weights
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from trimaran.bench.cases import Case
     from trimaran.bench.peers import Peers
 
 app = typer.Typer(no_args_is_help=True, help="Measure speed, with its share of the machine's floor.")
-
-
-Threads = Annotated[int, typer.Option(min=0, help="Compute threads, for peers too; 0: one per core.")]
-Overlap = Annotated[
-    bool, typer.Option("--overlap/--no-overlap", help="Whether the engine sends and receives while a step runs.")
-]
-Rounds = Annotated[int, typer.Option(min=1, help="Repeats of everything; medians are reported.")]
-PeerNames = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--peer",
-        metavar="NAME|URL",
-        help="Measure this too, in turn (repeatable): llama.cpp, openvino, vllm, or an OpenAI server's address.",
-        show_default=False,
-    ),
-]
-Folder = Annotated[Path, typer.Option("--peers-dir", help="Where `make peers` left its programs.")]
-PeerPython = Annotated[
-    Path | None,
-    typer.Option("--peer-python", help="For vllm: the python of an environment that has it.", show_default=False),
-]
-PeerModel = Annotated[
-    Path | None,
-    typer.Option("--peer-model", help="For vllm: a folder with the same model, if MODEL is none.", show_default=False),
-]
-OverHttp = Annotated[bool, typer.Option("--http", help="Measure `trimaran serve` too, through HTTP.")]
-Plot = Annotated[
-    Path | None, typer.Option("--plot", metavar="FILE.svg", help="Draw the figures too.", show_default=False)
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, with every round, instead of a table.")]
+app.command()(bench_formats.kv)
+app.command()(bench_formats.weights)
 
 
 @app.command()
@@ -62,7 +50,7 @@ def latency(
     peer_python: PeerPython = None,
     peer_model: PeerModel = None,
     http: OverHttp = False,
-    plot: Plot = None,
+    plot: Plots = None,
     as_json: AsJson = False,
 ) -> None:
     """One sequence at a time: prefill and decode tokens/s, and the time to the first token.
@@ -80,7 +68,7 @@ def latency(
     from trimaran.bench.cases import latency_cases
     from trimaran.bench.peers import Peers
 
-    cases = latency_cases(_numbers("--length", length), _numbers("--depth", depth), steps)
+    cases = latency_cases(numbers("--length", length), numbers("--depth", depth), steps)
     peers = Peers(tuple(peer or ()), peers_dir, peer_python, peer_model)
     _measure(cases, model, weight_format, kv_cache_dtype, threads, overlap, rounds, peers, http, plot, as_json)
 
@@ -103,7 +91,7 @@ def throughput(
     peer_python: PeerPython = None,
     peer_model: PeerModel = None,
     http: OverHttp = False,
-    plot: Plot = None,
+    plot: Plots = None,
     as_json: AsJson = False,
 ) -> None:
     """Many sequences at once: decode tokens/s of all together, and whole batches from the first prompt token on.
@@ -121,7 +109,7 @@ def throughput(
     from trimaran.bench.cases import throughput_cases
     from trimaran.bench.peers import Peers
 
-    cases = throughput_cases(_numbers("--sequences", sequences), depth, steps, output, requests)
+    cases = throughput_cases(numbers("--sequences", sequences), depth, steps, output, requests)
     peers = Peers(tuple(peer or ()), peers_dir, peer_python, peer_model)
     _measure(cases, model, weight_format, kv_cache_dtype, threads, overlap, rounds, peers, http, plot, as_json)
 
@@ -188,7 +176,7 @@ def serve(
     warm_up: Annotated[int, typer.Option(min=0, help="Requests sent one by one before, uncounted.")] = 1,
     timeout: Annotated[float, typer.Option(min=0.001, max=86400, help="Seconds that a request may take.")] = 300.0,
     seed: Annotated[int, typer.Option(help="Of the arrival times; prompts are new in every run.")] = 0,
-    plot: Plot = None,
+    plot: Plots = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Load an OpenAI server, ours or another's: TTFT, TPOT, gaps, throughput and goodput.
@@ -209,11 +197,13 @@ def serve(
 
     from trimaran.bench.arrivals import Job, poisson, read_trace
     from trimaran.bench.load import Target, load
-    from trimaran.bench.plot import load_plot
+    from trimaran.bench.pictures import load_plot
+    from trimaran.bench.plot import check_plots
     from trimaran.bench.serving import Figures, parse_goals
 
     if rate is not None and concurrency is not None:
         raise typer.BadParameter("--rate (open loop) and --concurrency (closed loop) exclude each other")
+    check_plots(plot or ())
     goals = parse_goals(goodput)
     jobs = read_trace(trace, requests, time_scale) if trace else [Job(prompt_tokens, output_tokens)] * requests
     lengths = f"lengths of {trace.name}" if trace else f"{prompt_tokens} tokens in, up to {output_tokens} out"
@@ -228,32 +218,11 @@ def serve(
     with Console(stderr=True).status("starting") as status:
         loaded = uvloop.run(load(target, jobs, concurrency, warm_up, lambda text: status.update(text)))
     figures = Figures(loaded, goals, f"{len(jobs)} requests, {arrivals}, {lengths}")
-    print(json.dumps(figures.to_json(), indent=2) if as_json else figures.to_text())
-    if plot:
-        _write(plot, load_plot(figures.to_json()))
+    show(figures, as_json, plot, lambda: load_plot(figures.to_json()))
     if loaded.interrupted:
         raise typer.Exit(130)
     if any(timing.error for timing in loaded.timings):
         raise typer.Exit(1)
-
-
-def _numbers(option: str, text: str) -> list[int]:
-    try:
-        numbers = [int(item) for item in text.split(",")]
-    except ValueError:
-        numbers = []
-    if not numbers or min(numbers) < 1:
-        raise typer.BadParameter(f"{option} takes positive numbers with commas between them, not {text!r}")
-    return numbers
-
-
-def _write(path: Path, text: str) -> None:
-    from trimaran.base.errors import ConfigError
-
-    try:
-        path.write_text(text)
-    except OSError as error:
-        raise ConfigError(f"--plot {path} cannot be written: {error}") from error
 
 
 def _measure(
@@ -266,16 +235,18 @@ def _measure(
     rounds: int,
     peers: "Peers",
     over_http: bool,
-    plot: Path | None,
+    plot: "Sequence[Path] | None",
     as_json: bool,
 ) -> None:
     from rich.console import Console
 
     from trimaran.base.formats import KVFormat, WeightFormat
-    from trimaran.bench.plot import report_plot
+    from trimaran.bench.pictures import report_plot
+    from trimaran.bench.plot import check_plots
     from trimaran.bench.run import Setup, run
     from trimaran.checkpoint.sources import resolve
 
+    check_plots(plot or ())
     setup = Setup(
         model=resolve(model).path,
         weight_format=None if weight_format is Weights.AUTO else WeightFormat(weight_format.value),
@@ -289,6 +260,4 @@ def _measure(
     console = Console(stderr=True)
     with console.status("starting") as status:
         report = run(setup, cases, lambda text: status.update(text))
-    print(json.dumps(report.to_json(), indent=2) if as_json else report.to_text())
-    if plot:
-        _write(plot, report_plot(report))
+    show(report, as_json, plot, lambda: report_plot(report))

@@ -1,0 +1,127 @@
+"""``trimaran bench kv`` and ``bench weights``: what smaller formats do for speed, beside each other in one run."""
+
+from typing import Annotated
+
+import typer
+
+from trimaran.cli import flags
+from trimaran.cli.bench_flags import AsJson, Plots, Rounds, Threads, numbers, show
+from trimaran.cli.flags import Pages
+
+
+def kv(
+    model: flags.Model,
+    kv_cache_memory_bytes: Annotated[
+        str, typer.Option(metavar="SIZE", help="Memory for pages, the same for every format.")
+    ] = "400MiB",
+    formats: Annotated[
+        str, typer.Option(help="Formats of pages, comma-separated; others are compared with bf16, or the first.")
+    ] = "bf16,fp8,int8,int8/int4,int4",
+    concurrency: Annotated[str, typer.Option(help="Requests at a time, comma-separated.")] = "1,2,4,8,16,32,64,128",
+    prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each prompt.")] = 384,
+    output_tokens: Annotated[int, typer.Option(min=2, help="Tokens that each request gets.")] = 128,
+    depth: Annotated[
+        int, typer.Option(min=0, help="Also decode one sequence of so many tokens alone; 0: do not.")
+    ] = 2048,
+    threads: Threads = 0,
+    rounds: Rounds = 1,
+    plot: Plots = None,
+    as_json: AsJson = False,
+) -> None:
+    """The same memory in several formats of KV pages: what fits, how fast, and what a token costs.
+
+    At each concurrency, so many requests run at a time until at least 8 and as many as run together are done. `cost`
+    is machine time a token over that of bf16 pages at the same concurrency. Where pages run out, requests wait
+    (`waiting`: the most at once) or are preempted and computed again. `resident`: tokens that the memory holds.
+
+    \b
+    Examples:
+      trimaran bench kv smollm2 --kv-cache-memory-bytes 400MiB
+      trimaran bench kv smollm2 --formats bf16,fp8 --concurrency 32,64 --rounds 3 --plot kv.png --plot kv.html
+    """
+    from rich.console import Console
+
+    from trimaran.base.formats import KVFormat
+    from trimaran.bench.kv import run_kv
+    from trimaran.bench.kv_report import KVSetup
+    from trimaran.bench.pictures import kv_plot
+    from trimaran.bench.plot import check_plots
+    from trimaran.checkpoint.sources import resolve
+    from trimaran.cli.sizes import parse_size
+
+    check_plots(plot or ())
+    setup = KVSetup(
+        model=resolve(model).path,
+        memory=parse_size(kv_cache_memory_bytes),
+        formats=tuple(dict.fromkeys(KVFormat(name) for name in _names("--formats", formats, list(KVFormat)))),
+        concurrency=tuple(sorted(set(numbers("--concurrency", concurrency)))),
+        prompt=prompt_tokens,
+        output=output_tokens,
+        depth=depth,
+        threads=threads,
+        rounds=rounds,
+    )
+    with Console(stderr=True).status("starting") as status:
+        report = run_kv(setup, lambda text: status.update(text))
+    show(report, as_json, plot, lambda: kv_plot(report))
+
+
+def weights(
+    model: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="MODEL...",
+            help="The model that --formats are made of; further ones are measured as their files are.",
+            show_default=False,
+        ),
+    ],
+    formats: Annotated[
+        str, typer.Option(help="Formats of weights, comma-separated; auto: as in the file.")
+    ] = "auto,int4,int8,bf16",
+    sequences: Annotated[str, typer.Option(help="How many decode together, comma-separated.")] = "1,2,4,8,16,32,64",
+    depth: Annotated[int, typer.Option(min=1, help="Prompt tokens of each sequence.")] = 128,
+    steps: Annotated[int, typer.Option(min=1, help="Decode steps.")] = 24,
+    prompt_tokens: Annotated[int, typer.Option(min=1, help="Prompt tokens of the prefill.")] = 512,
+    kv_cache_dtype: flags.KVCacheDtype = Pages.INT8,
+    threads: Threads = 0,
+    rounds: Rounds = 3,
+    plot: Plots = None,
+    as_json: AsJson = False,
+) -> None:
+    """The same model with several formats of weights: decoding few and many sequences, and prefill.
+
+    Prints from how many sequences on one format overtakes another: small weights are read faster, which counts while
+    few rows share a reading; many rows count on cheap arithmetic.
+
+    \b
+    Examples:
+      trimaran bench weights smollm2
+      trimaran bench weights smollm2 ./smollm2-codebook4 --formats int4,int8 --sequences 1,8,64 --plot weights.png
+    """
+    from rich.console import Console
+
+    from trimaran.base.formats import KVFormat, WeightFormat
+    from trimaran.bench.pictures import weights_plot
+    from trimaran.bench.plot import check_plots
+    from trimaran.bench.weights import Candidate, run_weights, weights_cases
+    from trimaran.checkpoint.sources import resolve
+
+    check_plots(plot or ())
+    first, *others = [resolve(name).path for name in model]
+    names = dict.fromkeys(_names("--formats", formats, ["auto", *WeightFormat]))
+    candidates = [Candidate(name, first, None if name == "auto" else WeightFormat(name)) for name in names]
+    candidates += [Candidate(path.name, path, None) for path in others]
+    if len({candidate.name for candidate in candidates}) < len(candidates):
+        raise typer.BadParameter("two of the models have the same name")
+    cases = weights_cases(sorted(set(numbers("--sequences", sequences))), depth, steps, prompt_tokens)
+    kv_format = None if kv_cache_dtype is Pages.AUTO else KVFormat(kv_cache_dtype.value)
+    with Console(stderr=True).status("starting") as status:
+        report = run_weights(candidates, cases, kv_format, threads, rounds, lambda text: status.update(text))
+    show(report, as_json, plot, lambda: weights_plot(report))
+
+
+def _names(option: str, text: str, known: list[str]) -> list[str]:
+    names = [name.strip() for name in text.split(",")]
+    if wrong := [name for name in names if name not in known]:
+        raise typer.BadParameter(f"{option}: {wrong[0]!r} is not one of {', '.join(known)}")
+    return names
