@@ -85,7 +85,7 @@ class ReferenceExecutor(InOnePiece):
                         self._indices[g] = IndexPages(cache, options.pages_of(g), options, compute)
         kinds = (self._heads, self._latents, self._indices)
         self.kv_bytes = sum(pages.nbytes for kind in kinds for pages in kind.values())
-        self._last_reads = _last_reads(program.ops)
+        self._last_reads = last_reads(program.ops)
 
     def run(self, step: StepInputs) -> StepOutputs:
         """See ``Executor.run``; raises ``ValueError`` on a step that breaks the contract of ``StepInputs``."""
@@ -249,7 +249,7 @@ def _bytes(weight: Weight) -> int:
     return sum(array.nbytes for array in (weight.data, weight.scale, weight.minimum) if array is not None)
 
 
-def _last_reads(program_ops: Sequence[Op]) -> list[list[Buffer]]:
+def last_reads(program_ops: Sequence[Op]) -> list[list[Buffer]]:
     """For each op, the buffers that nothing reads after it."""
     last: dict[Buffer, int] = {}
     for index, op in enumerate(program_ops):

@@ -1,0 +1,50 @@
+"""Second moments of what a model's matrices are multiplied with, over calibration texts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from trimaran.calibration.forward import Forward
+from trimaran.calibration.weights import StreamedWeights
+from trimaran.checkpoint import Checkpoint
+from trimaran.kernels.program import Program
+from trimaran.kernels.step import Float32
+from trimaran.models.config import ModelConfig
+from trimaran.models.names import Part
+from trimaran.models.registry import build_program, read_config
+from trimaran.quant.logical import logical_tensors
+
+
+@dataclass(frozen=True)
+class Squares:
+    """``mean`` ``[columns]``: the mean square of each input over ``rows`` tokens; zeros where there was none."""
+
+    rows: int
+    mean: Float32
+
+
+def input_squares(checkpoint: Checkpoint, texts: Sequence[Sequence[int]]) -> dict[tuple[str, int], Squares]:
+    """The squares of every matrix's inputs, by the tensor's name without what multimodal models put before it
+    (``models.names.text_name``), and the piece's number (0 but for GGUF's stacks of experts).
+
+    ``texts`` are token ids, each text from its first position on. Of experts only the tokens that were routed to them
+    count. Embedding and output matrix have no entry. Raises as ``read_config`` does, ``CheckpointError`` on tensors
+    that are missing or misshapen.
+    """
+    cfg = read_config(checkpoint)
+    program = build_program(cfg)
+    weights = _Squares(checkpoint, cfg, program)
+    Forward(program, weights, texts).run()
+    return weights.found
+
+
+class _Squares(StreamedWeights):
+    def __init__(self, checkpoint: Checkpoint, cfg: ModelConfig, program: Program) -> None:
+        super().__init__(logical_tensors(checkpoint), checkpoint.kind, cfg, program, checkpoint.release)
+        self.found: dict[tuple[str, int], Squares] = {}
+
+    def parts(self, parts: Sequence[Part], columns: tuple[int, ...], inputs: Float32) -> list[Float32]:
+        mean = np.einsum("ij,ij->j", inputs, inputs) / np.float32(max(1, len(inputs)))
+        self.found |= {(part.tensor, part.piece): Squares(len(inputs), mean) for part in parts}
+        return super().parts(parts, columns, inputs)
