@@ -140,10 +140,10 @@ def test_a_shared_prefix_page_serves_two_sequences() -> None:
 def test_only_the_pages_of_the_sequence_are_written() -> None:
     runner = executor()
     parts = runner._heads[0]._parts
-    before = [part._numbers.copy() for part in parts]
+    before = [part.arrays[0].copy() for part in parts]
     logits(runner, Rows(PROMPT[:20], 0, [7, 3]))
     for part, old in zip(parts, before, strict=True):
-        changed = (part._numbers != old).any(axis=(1, 3, 4))  # [pages, page_size]
+        changed = (part.arrays[0] != old).any(axis=(1, 3, 4))  # [pages, page_size]
         assert {(int(p), int(t)) for p, t in np.argwhere(changed)} == {(7, t) for t in range(16)} | {
             (3, t) for t in range(4)
         }
@@ -200,7 +200,7 @@ def test_int8_activations_only_meet_quantised_weights() -> None:
 
 
 def test_bf16_pages_round_and_fp32_pages_do_not() -> None:
-    assert all(part._numbers.itemsize == 2 for part in executor(options=FAST)._heads[0]._parts)
+    assert all(part.arrays[0].itemsize == 2 for part in executor(options=FAST)._heads[0]._parts)
     close = logits(executor(options=FAST), Rows(PROMPT, 0, PAGES))
     exact = logits(executor(), Rows(PROMPT, 0, PAGES))
     assert 1e-4 < np.abs(close - exact).max() < 0.2

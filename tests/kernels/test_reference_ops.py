@@ -99,10 +99,12 @@ def test_int8_by_hand() -> None:
 
 def test_int4_by_hand() -> None:
     q, scale = ops.value_to_int4(np.array([[-7.5, 7.5, 0.9, 0.0], [0.0] * 4]))
-    assert q.tolist() == [[-7.5, 7.5, 0.5, 0.5], [0.5] * 4]
-    assert scale.tolist() == [1, 0]
+    assert q.tolist() == [[0, 15, 8, 8], [8] * 4]
+    assert scale.tolist() == [[1], [0]]
     keys = np.array([[100.0 + i for i in range(16)] * 2 + [-3.0] * 16])
-    assert ops.key_to_int4(keys).tolist() == keys.tolist()  # groups of their own, the second of equal numbers
+    codes, terms = ops.key_to_int4(keys)
+    assert codes.tolist() == [[*range(16)] * 2 + [0] * 16]
+    assert terms.tolist() == [[[1, 100], [0, -3]]]  # groups of their own, the second of equal numbers
 
 
 def test_e4m3_uses_its_whole_range() -> None:

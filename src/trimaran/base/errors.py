@@ -55,6 +55,10 @@ class QueueFullError(TrimaranError):
         self.retry_after = retry_after
 
 
+class TransferError(TrimaranError):
+    """Pages of one executor that do not fit the other, or are named wrongly; nothing has been written."""
+
+
 class NumericsError(TrimaranError):
     """The model produced NaN or infinity for this request; its neighbours are not affected."""
 

@@ -14,6 +14,7 @@ from trimaran.base.formats import (
     CacheGroup,
     HeadsCache,
     IndexCache,
+    KVFormat,
     LatentCache,
     WeightFormat,
 )
@@ -22,6 +23,7 @@ from trimaran.kernels.dequantise import dequantise
 from trimaran.kernels.native_lowering import GATED, FusedExperts, FusedLinear, Lowered, Slots, lower, plan_slots
 from trimaran.kernels.native_profile import Profile
 from trimaran.kernels.native_shapes import check_shapes
+from trimaran.kernels.page_layout import PageLayout
 from trimaran.kernels.program import (
     Add,
     Attention,
@@ -43,7 +45,7 @@ from trimaran.kernels.program import (
     TakeRows,
 )
 from trimaran.kernels.rope import query_scales, rope_table
-from trimaran.kernels.step import ExecutorOptions, StepInputs, StepOutputs
+from trimaran.kernels.step import ExecutorOptions, Int32, StepInputs, StepOutputs, UInt8
 from trimaran.kernels.validate import check_options, check_pages, check_weights
 from trimaran.kernels.weights import Weight
 
@@ -77,6 +79,7 @@ class NativeExecutor:
         self.threads = options.threads or len(os.sched_getaffinity(0))
         self.num_pages = tuple(map(options.pages_of, range(len(program.groups))))
         self.page_size = options.page_size
+        self.layout = PageLayout(self.name, options.kv_format, options.page_size, program.groups)
         self._vocab = program.vocab
         try:
             core = _Assembly(program, weights, options, self.isa, self.threads).core
@@ -124,6 +127,16 @@ class NativeExecutor:
         if self._core is None:
             raise ValueError("the executor is closed")
         return self._core.choose(samplers, rows, positions)
+
+    def export_pages(self, group: int, pages: Int32, page_format: KVFormat) -> UInt8:
+        """See ``Executor.export_pages``."""
+        self.layout.check_export(self.num_pages, group, pages)
+        raise UnsupportedError(f"the native executor does not export {page_format} pages yet")
+
+    def import_pages(self, group: int, pages: Int32, data: UInt8) -> None:
+        """See ``Executor.import_pages``."""
+        self.layout.check_import(self.num_pages, group, pages, data)
+        raise UnsupportedError("the native executor does not import pages yet")
 
     def close(self) -> None:
         """Ends the threads and frees the memory, unless logits of the last step are still held. Prints the profile."""

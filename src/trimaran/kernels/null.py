@@ -13,9 +13,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from trimaran.base.formats import CacheGroup, HeadsCache
+from trimaran.base.formats import CacheGroup, HeadsCache, KVFormat
+from trimaran.kernels.page_layout import PageLayout
 from trimaran.kernels.program import Program
-from trimaran.kernels.step import ExecutorOptions, InOnePiece, StepInputs, StepOutputs
+from trimaran.kernels.step import ExecutorOptions, InOnePiece, Int32, StepInputs, StepOutputs, UInt8
 from trimaran.kernels.weights import Weight
 
 UInt64 = npt.NDArray[np.uint64]
@@ -70,11 +71,13 @@ class NullExecutor(InOnePiece):
         self.model = model or NullModel(vocab=program.vocab, context=program.context)
         self.num_pages = tuple(options.pages_of(number) for number in range(len(program.groups)))
         self.page_size = options.page_size
+        self.layout = PageLayout(self.name, options.kv_format, options.page_size, program.groups)
         self._options = options
         self._windows = [group.window for group in program.groups]
         self._pages = [np.full((pages, options.page_size), -1, np.int32) for pages in self.num_pages]
         self._factors = [_factors(number, program.context) for number in range(len(program.groups))]
         self.kv_bytes = sum(pages.nbytes for pages in self._pages)
+        self._token_bytes = 4 * options.page_size  # of a page
 
     def run(self, step: StepInputs) -> StepOutputs:
         self._check(step)
@@ -87,6 +90,20 @@ class NullExecutor(InOnePiece):
         if seconds := self.model.step_seconds + len(step.tokens) * self.model.token_seconds:
             time.sleep(seconds)
         return StepOutputs(greedy=greedy, logits=logits)
+
+    def export_pages(self, group: int, pages: Int32, page_format: KVFormat) -> UInt8:
+        """See ``Executor.export_pages``: token ids in any format, and nothing behind them."""
+        assert self._started is None, "a step is running"
+        self.layout.check_export(self.num_pages, group, pages)
+        data = np.zeros((len(pages), self.layout.converted(page_format).page_bytes(group)), np.uint8)
+        data[:, : self._token_bytes] = self._pages[group][pages].view(np.uint8)
+        return data
+
+    def import_pages(self, group: int, pages: Int32, data: UInt8) -> None:
+        """See ``Executor.import_pages``."""
+        assert self._started is None, "a step is running"
+        self.layout.check_import(self.num_pages, group, pages, data)
+        self._pages[group][pages] = np.ascontiguousarray(data[:, : self._token_bytes]).view(np.int32)
 
     def close(self) -> None:
         """Nothing to free."""

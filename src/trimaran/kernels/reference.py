@@ -9,6 +9,7 @@ from trimaran.base.formats import ActivationFormat, HeadsCache, IndexCache, KVFo
 from trimaran.kernels import reference_latent
 from trimaran.kernels import reference_ops as ops
 from trimaran.kernels.dequantise import dequantise
+from trimaran.kernels.page_layout import PageLayout
 from trimaran.kernels.program import (
     Add,
     Attention,
@@ -29,9 +30,9 @@ from trimaran.kernels.program import (
     TakeRows,
 )
 from trimaran.kernels.reference_ops import Array
-from trimaran.kernels.reference_pages import KEYS, VALUES, HeadsPages, IndexPages, LatentPages
+from trimaran.kernels.reference_pages import KEYS, VALUES, CachePages, HeadsPages, IndexPages, LatentPages
 from trimaran.kernels.rope import query_scales, rope_table
-from trimaran.kernels.step import ExecutorOptions, Float32, InOnePiece, StepInputs, StepOutputs
+from trimaran.kernels.step import ExecutorOptions, Float32, InOnePiece, Int32, StepInputs, StepOutputs, UInt8
 from trimaran.kernels.validate import check_options, check_pages, check_step, check_weights
 from trimaran.kernels.weights import Weight
 
@@ -61,6 +62,7 @@ class ReferenceExecutor(InOnePiece):
         self.threads = len(os.sched_getaffinity(0))
         self.num_pages = tuple(map(options.pages_of, range(len(program.groups))))
         self.page_size = options.page_size
+        self.layout = PageLayout(self.name, options.kv_format, options.page_size, program.groups)
         self._program = program
         self._options = options
         self._compute = compute
@@ -74,17 +76,20 @@ class ReferenceExecutor(InOnePiece):
         self._heads: dict[int, HeadsPages] = {}  # by group, as the others
         self._latents: dict[int, LatentPages] = {}
         self._indices: dict[int, IndexPages] = {}
+        self._pages: list[list[CachePages]] = [[] for _ in program.groups]  # all of them, by group
         for g, group in enumerate(program.groups):
             for cache in group.caches:
                 match cache:
                     case HeadsCache():
                         self._heads[g] = HeadsPages(cache, options.pages_of(g), options, compute)
+                        self._pages[g].append(self._heads[g])
                     case LatentCache():
                         self._latents[g] = LatentPages(cache, options.pages_of(g), options, compute)
+                        self._pages[g].append(self._latents[g])
                     case IndexCache():
                         self._indices[g] = IndexPages(cache, options.pages_of(g), options, compute)
-        kinds = (self._heads, self._latents, self._indices)
-        self.kv_bytes = sum(pages.nbytes for kind in kinds for pages in kind.values())
+                        self._pages[g].append(self._indices[g])
+        self.kv_bytes = sum(pages.nbytes for caches in self._pages for pages in caches)
         self._last_reads = last_reads(program.ops)
 
     def run(self, step: StepInputs) -> StepOutputs:
@@ -101,10 +106,27 @@ class ReferenceExecutor(InOnePiece):
                 del buffers[buffer]
         raise AssertionError("a program ends with logits")
 
+    def export_pages(self, group: int, pages: Int32, page_format: KVFormat) -> UInt8:
+        """See ``Executor.export_pages``."""
+        assert self._started is None, "a step is running"
+        self.layout.check_export(self.num_pages, group, pages)
+        self.layout.converted(page_format).page_bytes(group)  # refuses a format that the group cannot have
+        return np.concatenate([cache.export(pages, page_format) for cache in self._pages[group]], axis=1)
+
+    def import_pages(self, group: int, pages: Int32, data: UInt8) -> None:
+        """See ``Executor.import_pages``."""
+        assert self._started is None, "a step is running"
+        self.layout.check_import(self.num_pages, group, pages, data)
+        first = 0
+        for cache in self._pages[group]:
+            end = first + cache.page_bytes
+            cache.fill(pages, data[:, first:end])
+            first = end
+
     def close(self) -> None:
         """Drops weights and pages."""
         self._weights = {}
-        self._heads, self._latents, self._indices = {}, {}, {}
+        self._heads, self._latents, self._indices, self._pages = {}, {}, {}, []
 
     def _apply(self, op: Op, buffers: Buffers, step: StepInputs) -> Array:
         match op:

@@ -82,7 +82,8 @@ def hadamard(x: Array, width: int = 16) -> Array:
     """Every ``width`` entries along the last axis times the orthogonal Hadamard matrix, which is its own inverse."""
     index = np.arange(width)
     odd = np.bitwise_count(index[:, None] & index) % 2 == 1
-    out: Array = x.reshape(*x.shape[:-1], -1, width) @ (np.where(odd, -1, 1) / math.sqrt(width)).astype(x.dtype)
+    matrix = (np.where(odd, -1, 1) / math.sqrt(width)).astype(x.dtype)
+    out: Array = x.reshape(*x.shape[:-1], x.shape[-1] // width, width) @ matrix
     return out.reshape(x.shape)
 
 
@@ -94,22 +95,26 @@ def to_int8(x: Array) -> tuple[Array, Array]:
 
 
 def value_to_int4(x: Array) -> tuple[Array, Array]:
-    """``x`` as integers 0..15 less 7.5 and a bf16 scale, absmax / 7.5, per vector along the last axis."""
+    """``x`` as integers 0..15, which stand for themselves less 7.5, and a bf16 scale ``[..., 1]``, absmax / 7.5."""
     scale = to_bf16(np.abs(x).max(axis=-1, keepdims=True) / 7.5)
     q = np.rint(x * np.divide(1, scale, out=np.zeros_like(scale), where=scale > 0) + 7.5)
-    return q - 7.5, scale[..., 0]
+    return q, scale
 
 
-def key_to_int4(x: Array) -> Array:
-    """``x`` as ``scale * q + minimum`` holds it, ``q`` in 0..15 and both in bf16, per ``GROUP`` along the last axis."""
-    out = np.empty_like(x)
+def key_to_int4(x: Array) -> tuple[Array, Array]:
+    """``x`` as integers 0..15 and, per ``GROUP`` along the last axis, ``[..., groups, 2]``: scale and minimum in bf16.
+
+    They stand for ``scale * q + minimum``.
+    """
+    codes, terms = np.empty_like(x), []
     for first in range(0, x.shape[-1], GROUP):
         group = x[..., first : first + GROUP]
         minimum = to_bf16(group.min(axis=-1, keepdims=True))
         scale = to_bf16((group.max(axis=-1, keepdims=True) - minimum).clip(0) / 15)
         q = np.rint((group - minimum) * np.divide(1, scale, out=np.zeros_like(scale), where=scale > 0))
-        out[..., first : first + GROUP] = q.clip(0, 15) * scale + minimum
-    return out
+        codes[..., first : first + GROUP] = q.clip(0, 15)
+        terms.append(np.concatenate([scale, minimum], axis=-1))
+    return codes, np.stack(terms, axis=-2)
 
 
 def to_bf16(x: Array) -> Array:

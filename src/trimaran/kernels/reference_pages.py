@@ -1,42 +1,115 @@
-"""Page memory of the reference executor: an array for each cache of each group, indexed by page."""
+"""Page memory of the reference executor: arrays for each cache of each group, indexed by page, in the page format.
 
+An exported page is what its arrays hold of it, one behind the other. To convert pages is to widen what they hold and to
+write that to a page memory of the other format.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from trimaran.base.errors import UnsupportedError
-from trimaran.base.formats import HeadsCache, IndexCache, KVFormat, LatentCache, hadamard_width
+from trimaran.base.formats import GROUP, Cache, HeadsCache, IndexCache, KVFormat, LatentCache, hadamard_width
 from trimaran.kernels import reference_ops as ops
 from trimaran.kernels.reference_ops import Array
-from trimaran.kernels.step import ExecutorOptions
+from trimaran.kernels.step import ExecutorOptions, Int32, UInt8
 
 _PAGE_TYPES = {
     KVFormat.FP32: np.float32,
     KVFormat.BF16: ml_dtypes.bfloat16,
     KVFormat.FP8: ml_dtypes.float8_e4m3fn,
     KVFormat.INT8: np.int8,
-    KVFormat.INT4: np.float32,  # see _Vectors
 }
-_ROUNDING = {KVFormat.FP8: ops.to_e4m3, KVFormat.INT8: ops.to_int8, KVFormat.INT4: ops.value_to_int4}
+_ROUNDING = {KVFormat.FP8: ops.to_e4m3, KVFormat.INT8: ops.to_int8}
 KEYS, VALUES = 0, 1
 
 
-class HeadsPages:
-    """Keys and values in the format of ``options``; ``compute`` is the type that they are widened to when read."""
+class _Store(ABC):
+    """Numbers ``[pages, layers, page_size, ...]`` in one format, with what scales it has, in ``arrays``."""
 
-    def __init__(self, cache: HeadsCache, pages: int, options: ExecutorOptions, compute: type[np.floating]) -> None:
+    fmt: KVFormat
+    arrays: tuple[Array, ...]
+
+    @abstractmethod
+    def put(self, at: Any, numbers: Array) -> None:
+        """Writes ``numbers`` in the store's format; ``at`` is an index of all dimensions but the last."""
+
+    @abstractmethod
+    def widened(self, at: Any) -> Array:
+        """What the store holds, in the compute type."""
+
+    def convert(self, pages: Int32, to: "_Store") -> None:
+        """Fills ``to``, which has as many pages, from ``pages``."""
+        if to.fmt is not self.fmt:
+            to.put((), self.widened(pages))
+            return
+        for mine, theirs in zip(self.arrays, to.arrays, strict=True):
+            theirs[:] = mine[pages]
+
+
+class CachePages(ABC):
+    """The pages of one cache, held as ``options`` say; ``compute`` is the type that they are widened to when read."""
+
+    def __init__(self, cache: Cache, pages: int, options: ExecutorOptions, compute: type[np.floating]) -> None:
+        self._cache = cache
+        self._options = options
+        self._compute = compute
         self._page_size = options.page_size
-        shape = (pages, cache.layers, options.page_size, cache.kv_heads, cache.head_dim)
-        fmt = options.kv_format
-        keys = _Vectors(shape, fmt.keys, compute, keys=True)
-        values = _Vectors(shape, fmt.values, compute, keys=False)
-        self._parts = (keys, values)
-        self.nbytes = pages * options.page_size * cache.token_bytes(fmt)
+        self.stores = self._make((pages, cache.layers, options.page_size))
+        self._arrays = [array for store in self.stores for array in store.arrays]
+        self.nbytes = sum(array.nbytes for array in self._arrays)
+        self.page_bytes = sum(array[:1].nbytes for array in self._arrays)
+
+    @abstractmethod
+    def _make(self, shape: tuple[int, ...]) -> tuple[_Store, ...]:
+        """The stores, whose dimensions begin with ``shape``."""
+
+    def export(self, pages: Int32, page_format: KVFormat) -> UInt8:
+        """See ``Executor.export_pages``."""
+        if page_format is self._options.kv_format:
+            return np.concatenate([_bytes(array[pages]) for array in self._arrays], axis=1)
+        options = replace(self._options, kv_format=page_format)
+        made = type(self)(self._cache, len(pages), options, self._compute)
+        for mine, theirs in zip(self.stores, made.stores, strict=True):
+            mine.convert(pages, theirs)
+        return np.concatenate([_bytes(array) for array in made._arrays], axis=1)
+
+    def fill(self, pages: Int32, data: UInt8) -> None:
+        """Fills ``pages`` with ``data``, which ``export`` made."""
+        first = 0
+        for array in self._arrays:
+            end = first + array[:1].nbytes
+            numbers = np.ascontiguousarray(data[:, first:end]).view(array.dtype)
+            array[pages] = numbers.reshape(len(pages), *array.shape[1:])
+            first = end
+
+    def _at(self, layer: int, table: Array, positions: Array) -> tuple[Any, ...]:
+        """Where in a layer the tokens at ``positions`` lie."""
+        return table[positions // self._page_size], layer, positions % self._page_size
+
+    def _first(self, layer: int, table: Array, tokens: int) -> tuple[Any, ...]:
+        """Where in a layer the pages of the first ``tokens`` tokens lie."""
+        return table[: -(-tokens // self._page_size)], layer
+
+
+class HeadsPages(CachePages):
+    """Keys and values."""
+
+    _cache: HeadsCache
+
+    def _make(self, shape: tuple[int, ...]) -> tuple[_Store, ...]:
+        shape = (*shape, self._cache.kv_heads, self._cache.head_dim)
+        fmt = self._options.kv_format
+        self._parts = (_Vectors(shape, fmt.keys, self._compute, keys=True), _Vectors(shape, fmt.values, self._compute))
+        return self._parts
 
     def write(self, layer: int, part: int, table: Array, positions: Array, heads: Array) -> None:
         """Writes keys (``part`` 0) or values (1) ``[rows, kv_heads, head_dim]`` in page format."""
-        self._parts[part].write((table[positions // self._page_size], layer, positions % self._page_size), heads)
+        self._parts[part].put(self._at(layer, table, positions), heads)
 
     def read(self, layer: int, part: int, table: Array, first: int, end: int) -> tuple[Array, Array]:
         """Keys or values of positions ``first:end`` ``[tokens, kv_heads, head_dim]`` in page format widened to the
@@ -48,103 +121,151 @@ class HeadsPages:
         return codes.reshape(-1, *codes.shape[2:])[tokens], scales.reshape(-1, *scales.shape[2:])[tokens]
 
 
-class _Vectors:
+class _Vectors(_Store):
     """The keys or the values of heads: what the format makes of ``[..., head_dim]``, and a scale for each vector.
 
-    The groups of ``int4`` keys are held dequantised; ``int4`` values as what their scale is multiplied with.
+    ``int4`` is two numbers a byte, and of keys a scale and a minimum for every ``GROUP`` dimensions.
     """
 
-    def __init__(self, shape: tuple[int, ...], fmt: KVFormat, compute: type[np.floating], *, keys: bool) -> None:
-        self._fmt = fmt
+    def __init__(
+        self, shape: tuple[int, ...], fmt: KVFormat, compute: type[np.floating], *, keys: bool = False
+    ) -> None:
+        self.fmt = fmt
         self._keys = keys
         self._compute = compute
+        self._dims = shape[-1]
         self._width = hadamard_width(shape[-1]) if fmt is KVFormat.INT4 or (fmt.integer and keys) else 1
-        self._numbers: Array = np.zeros(shape, _PAGE_TYPES[fmt])
-        self._scales: Array = np.ones((*shape[:-1], 1), np.float32)
+        if fmt is KVFormat.INT4:
+            groups = -(-shape[-1] // GROUP)
+            terms = (groups, 2) if keys else (1,)
+            self.arrays = (
+                np.zeros((*shape[:-1], groups * GROUP // 2), np.uint8),
+                np.zeros((*shape[:-1], *terms), ml_dtypes.bfloat16),
+            )
+        else:
+            self.arrays = (np.zeros(shape, _PAGE_TYPES[fmt]),)
+            if fmt in _ROUNDING:
+                self.arrays += (np.zeros((*shape[:-1], 1), np.float32),)
 
-    def write(self, at: tuple[Any, ...], heads: Array) -> None:
-        heads = ops.hadamard(heads, self._width)
-        if self._fmt is KVFormat.INT4 and self._keys:
-            heads = ops.key_to_int4(heads)
-        elif self._fmt in _ROUNDING:
-            heads, scales = _ROUNDING[self._fmt](heads)
-            self._scales[at] = scales[..., None]
-        self._numbers[at] = heads.astype(self._numbers.dtype)
+    def put(self, at: Any, numbers: Array) -> None:
+        numbers = ops.hadamard(numbers, self._width)
+        if self.fmt is KVFormat.INT4:
+            codes, scales = ops.key_to_int4(numbers) if self._keys else ops.value_to_int4(numbers)
+            self.arrays[0][at] = _pack(codes)
+            self.arrays[1][at] = scales
+            return
+        if self.fmt in _ROUNDING:
+            numbers, scales = _ROUNDING[self.fmt](numbers)
+            self.arrays[1][at] = scales[..., None]
+        self.arrays[0][at] = numbers.astype(self.arrays[0].dtype)
 
-    def read(self, at: tuple[Any, ...]) -> tuple[Array, Array]:
-        return self._numbers[at].astype(self._compute), self._scales[at].astype(self._compute)
+    def read(self, at: Any) -> tuple[Array, Array]:
+        """What is held, of integers after their transform, and its scales ``[..., 1]``."""
+        numbers = self.arrays[0][at]
+        if self.fmt is KVFormat.INT4:
+            codes = _unpack(numbers, self._dims).astype(self._compute)
+            terms = self.arrays[1][at].astype(self._compute)
+            if not self._keys:
+                return codes - 7.5, terms
+            each = np.repeat(terms, GROUP, axis=-2)[..., : self._dims, :]  # [..., head_dim, 2]
+            return codes * each[..., 0] + each[..., 1], np.ones((*codes.shape[:-1], 1), self._compute)
+        scales = self.arrays[1][at] if self.fmt in _ROUNDING else np.ones((*numbers.shape[:-1], 1))
+        return numbers.astype(self._compute), scales.astype(self._compute)
+
+    def widened(self, at: Any) -> Array:
+        numbers, scales = self.read(at)
+        return ops.hadamard(numbers * scales, self._width)
 
 
-class LatentPages:
+class LatentPages(CachePages, _Store):
     """Latents and rotated key parts, a row ``[latent | rope]`` a token.
 
     In int8 either part has a scale, absmax / 127, and is rounded after ``hadamard``; reading undoes both.
     """
 
-    def __init__(self, cache: LatentCache, pages: int, options: ExecutorOptions, compute: type[np.floating]) -> None:
-        self.int8 = options.kv_format is KVFormat.INT8
-        if self.int8 and (cache.latent % 16 or cache.rope % 16):
-            raise UnsupportedError(f"int8 pages need a latent and a rope of 16s, not {cache.latent} and {cache.rope}")
-        self._latent = cache.latent
-        self._page_size = options.page_size
-        self._compute = compute
-        shape = (pages, cache.layers, options.page_size, cache.latent + cache.rope)
-        self._pages: Array = np.zeros(shape, _PAGE_TYPES[options.kv_format])
-        self._scales: Array = np.zeros((*shape[:-1], 2) if self.int8 else 0, np.float32)
+    _cache: LatentCache
 
-    @property
-    def nbytes(self) -> int:
-        return self._pages.nbytes + self._scales.nbytes
+    def _make(self, shape: tuple[int, ...]) -> tuple[_Store, ...]:
+        self.fmt = self._options.kv_format
+        latent, rope = self._cache.latent, self._cache.rope
+        if self.fmt is KVFormat.INT8 and (latent % 16 or rope % 16):
+            raise UnsupportedError(f"int8 pages need a latent and a rope of 16s, not {latent} and {rope}")
+        self.arrays = (np.zeros((*shape, latent + rope), _PAGE_TYPES[self.fmt]),)
+        if self.fmt is KVFormat.INT8:
+            self.arrays += (np.zeros((*shape, 2), np.float32),)
+        return (self,)
 
     def write(self, layer: int, table: Array, positions: Array, rows: Array) -> None:
         """Writes ``rows`` ``[rows, latent + rope]`` in page format."""
-        at = (table[positions // self._page_size], layer, positions % self._page_size)
-        if self.int8:
-            parts, scales = zip(*(ops.to_int8(ops.hadamard(part)) for part in self._parts(rows)), strict=True)
-            rows, self._scales[at] = np.concatenate(parts, axis=-1), np.stack(scales, axis=-1)
-        self._pages[at] = rows.astype(self._pages.dtype)
+        self.put(self._at(layer, table, positions), rows)
 
     def read(self, layer: int, table: Array, tokens: int) -> Array:
         """The first ``tokens`` rows ``[tokens, latent + rope]`` as page format holds them, in the compute type."""
-        pages = table[: -(-tokens // self._page_size)]
-        rows: Array = self._pages[pages, layer].astype(self._compute)
-        rows = rows.reshape(-1, rows.shape[-1])[:tokens]
-        if not self.int8:
+        rows = self.widened(self._first(layer, table, tokens))
+        return rows.reshape(-1, rows.shape[-1])[:tokens]
+
+    def put(self, at: Any, numbers: Array) -> None:
+        if self.fmt is KVFormat.INT8:
+            parts, scales = zip(*(ops.to_int8(ops.hadamard(part)) for part in self._split(numbers)), strict=True)
+            numbers, self.arrays[1][at] = np.concatenate(parts, axis=-1), np.stack(scales, axis=-1)
+        self.arrays[0][at] = numbers.astype(self.arrays[0].dtype)
+
+    def widened(self, at: Any) -> Array:
+        rows: Array = self.arrays[0][at].astype(self._compute)
+        if self.fmt is not KVFormat.INT8:
             return rows
-        scales = self._scales[pages, layer].astype(self._compute).reshape(-1, 2)[:tokens]
-        parts = [ops.hadamard(part * scales[:, [i]]) for i, part in enumerate(self._parts(rows))]
+        scales = self.arrays[1][at].astype(self._compute)
+        parts = [ops.hadamard(part * scales[..., [i]]) for i, part in enumerate(self._split(rows))]
         joined: Array = np.concatenate(parts, axis=-1)
         return joined
 
-    def _parts(self, rows: Array) -> list[Array]:
-        return np.split(rows, [self._latent], axis=-1)
+    def _split(self, rows: Array) -> list[Array]:
+        return np.split(rows, [self._cache.latent], axis=-1)
 
 
-class IndexPages:
+class IndexPages(CachePages, _Store):
     """Keys of an indexer: fp32 beside fp32 pages, else e4m3 with a scale, absmax / 448, a token."""
 
-    def __init__(self, cache: IndexCache, pages: int, options: ExecutorOptions, compute: type[np.floating]) -> None:
-        self._exact = options.kv_format is KVFormat.FP32
-        self._page_size = options.page_size
-        self._compute = compute
-        shape = (pages, cache.layers, options.page_size, cache.dim)
-        self._pages: Array = np.zeros(shape, np.float32 if self._exact else ml_dtypes.float8_e4m3fn)
-        self._scales: Array = np.zeros(0 if self._exact else shape[:-1], np.float32)
+    _cache: IndexCache
 
-    @property
-    def nbytes(self) -> int:
-        return self._pages.nbytes + self._scales.nbytes
+    def _make(self, shape: tuple[int, ...]) -> tuple[_Store, ...]:
+        self.fmt = KVFormat.FP32 if self._options.kv_format is KVFormat.FP32 else KVFormat.FP8
+        self.arrays = (np.zeros((*shape, self._cache.dim), _PAGE_TYPES[self.fmt]),)
+        if self.fmt is KVFormat.FP8:
+            self.arrays += (np.zeros(shape, np.float32),)
+        return (self,)
 
     def write(self, layer: int, table: Array, positions: Array, keys: Array) -> None:
         """Writes ``keys`` ``[rows, dim]`` in page format."""
-        at = (table[positions // self._page_size], layer, positions % self._page_size)
-        if not self._exact:
-            keys, self._scales[at] = ops.to_e4m3(keys)
-        self._pages[at] = keys.astype(self._pages.dtype)
+        self.put(self._at(layer, table, positions), keys)
 
     def read(self, layer: int, table: Array, tokens: int) -> Array:
         """The first ``tokens`` keys ``[tokens, dim]`` as page format holds them, in the compute type."""
-        pages = table[: -(-tokens // self._page_size)]
-        keys: Array = self._pages[pages, layer].astype(self._compute)
-        keys = keys.reshape(-1, keys.shape[-1])[:tokens]
-        return keys if self._exact else keys * self._scales[pages, layer].reshape(-1, 1)[:tokens].astype(self._compute)
+        keys = self.widened(self._first(layer, table, tokens))
+        return keys.reshape(-1, keys.shape[-1])[:tokens]
+
+    def put(self, at: Any, numbers: Array) -> None:
+        if self.fmt is KVFormat.FP8:
+            numbers, self.arrays[1][at] = ops.to_e4m3(numbers)
+        self.arrays[0][at] = numbers.astype(self.arrays[0].dtype)
+
+    def widened(self, at: Any) -> Array:
+        keys: Array = self.arrays[0][at].astype(self._compute)
+        return keys if self.fmt is KVFormat.FP32 else keys * self.arrays[1][at][..., None].astype(self._compute)
+
+
+def _bytes(pages: Array) -> UInt8:
+    """All that ``[n, ...]`` holds, as ``[n, bytes]``."""
+    return np.ascontiguousarray(pages).reshape(len(pages), math.prod(pages.shape[1:])).view(np.uint8)
+
+
+def _pack(codes: Array) -> UInt8:
+    """Numbers 0..15 ``[..., dims]``, two neighbours a byte, up to a multiple of ``GROUP`` with zeros."""
+    padding = [(0, 0)] * (codes.ndim - 1) + [(0, -codes.shape[-1] % GROUP)]
+    whole = np.pad(codes.astype(np.uint8), padding)
+    return whole[..., ::2] | whole[..., 1::2] << np.uint8(4)
+
+
+def _unpack(packed: UInt8, dims: int) -> UInt8:
+    codes: UInt8 = np.stack([packed & np.uint8(15), packed >> np.uint8(4)], axis=-1).reshape(*packed.shape[:-1], -1)
+    return codes[..., :dims]

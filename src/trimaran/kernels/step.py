@@ -8,8 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from trimaran.base.formats import ActivationFormat, KVFormat
+from trimaran.kernels.page_layout import PageLayout
 
 Int32 = npt.NDArray[np.int32]
+UInt8 = npt.NDArray[np.uint8]
 Float32 = npt.NDArray[np.float32]
 
 
@@ -72,6 +74,7 @@ class Executor(Protocol):
     threads: int
     num_pages: tuple[int, ...]  # of each cache group
     page_size: int
+    layout: PageLayout
     weight_bytes: int
     kv_bytes: int
 
@@ -89,6 +92,22 @@ class Executor(Protocol):
 
     def finish(self) -> StepOutputs:
         """The second half: returns when the step is done."""
+        ...
+
+    def export_pages(self, group: int, pages: Int32, page_format: KVFormat) -> UInt8:
+        """``pages`` ``[n]`` of a cache group as an executor of this kind holds them in ``page_format``: ``[n, bytes]``.
+
+        In the executor's own format that is a copy. In another it is bit for bit what writing the keys and values that
+        these pages hold, widened to fp32, would give; keys or values whose own format stays the same are copied. What
+        lies behind a sequence's last token is of no meaning. Between steps only. Raises ``TransferError`` for a page
+        or group that does not exist, ``ConfigError`` for a format that the group cannot have.
+        """
+        ...
+
+    def import_pages(self, group: int, pages: Int32, data: UInt8) -> None:
+        """Fills ``pages`` with what ``export_pages`` of an executor whose ``layout``, once ``converted``, is this one's
+        has given. Between steps only. Raises ``TransferError``, as above and for data of another shape, before
+        anything is written."""
         ...
 
     def close(self) -> None:
