@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from trimaran import _native
 from trimaran.base.formats import ActivationFormat, KVFormat, WeightFormat
 from trimaran.kernels.native import NativeExecutor
+from trimaran.kernels.native_shapes import FORMATS
 from trimaran.kernels.program import Add, Buffer, Experts, Linear, Op, Program, RmsNorm, Route, TakeRows
 from trimaran.kernels.reference import ReferenceExecutor
 from trimaran.kernels.reference_ops import route
@@ -59,7 +60,7 @@ def run(executor: NativeExecutor | ReferenceExecutor, rows: range | list[int]) -
 
 
 @pytest.mark.parametrize("isa", _native.usable_isas())
-@pytest.mark.parametrize("fmt", list(WeightFormat))
+@pytest.mark.parametrize("fmt", FORMATS)
 @pytest.mark.parametrize("activations", list(ActivationFormat))
 def test_agrees_with_the_definition(
     monkeypatch: pytest.MonkeyPatch, isa: str, fmt: WeightFormat, activations: ActivationFormat
@@ -74,7 +75,7 @@ def test_agrees_with_the_definition(
 
 
 @pytest.mark.parametrize("isa", _native.usable_isas())
-@pytest.mark.parametrize("fmt", list(WeightFormat))
+@pytest.mark.parametrize("fmt", FORMATS)
 @pytest.mark.parametrize("options", [OPTIONS, EXACT])
 def test_bits_do_not_depend_on_the_company(
     monkeypatch: pytest.MonkeyPatch, isa: str, fmt: WeightFormat, options: ExecutorOptions

@@ -10,6 +10,7 @@ from trimaran import _native
 from trimaran.base.formats import ActivationFormat, WeightFormat
 from trimaran.kernels.dequantise import dequantise
 from trimaran.kernels.native import NativeExecutor
+from trimaran.kernels.native_shapes import FORMATS
 from trimaran.kernels.program import Add, Glu, Linear, Op, RmsNorm
 from trimaran.kernels.reference_ops import glu, rms_norm, through_int8
 from trimaran.kernels.step import ExecutorOptions
@@ -58,7 +59,7 @@ def seen_by(weight: Weight, x: np.ndarray, activations: ActivationFormat, *, wid
     return (through_int8(x, wide=wide) if rounds else x).astype(np.float64)
 
 
-@pytest.mark.parametrize("fmt", list(WeightFormat))
+@pytest.mark.parametrize("fmt", FORMATS)
 @pytest.mark.parametrize("activations", list(ActivationFormat))
 @pytest.mark.parametrize(("n", "k"), [(257, 96), (48, 32), (64, 1536)], ids=str)
 @pytest.mark.parametrize("wide", [False, True], ids=["", "wide"])
@@ -81,7 +82,7 @@ def test_floats_need_no_groups(isa: str, fmt: WeightFormat) -> None:
 
 
 @pytest.mark.parametrize("activations", list(ActivationFormat))
-@pytest.mark.parametrize("fmt", list(WeightFormat))
+@pytest.mark.parametrize("fmt", FORMATS)
 @pytest.mark.parametrize("wide", [False, True], ids=["", "wide"])
 def test_a_row_has_the_same_bits_among_any_number_of_rows(
     isa: str, fmt: WeightFormat, activations: ActivationFormat, wide: bool
@@ -103,7 +104,7 @@ def test_a_row_has_the_same_bits_among_any_number_of_rows(
         assert rows(count).tobytes() == whole[:count].tobytes(), count
 
 
-@pytest.mark.parametrize("fmt", list(WeightFormat))
+@pytest.mark.parametrize("fmt", FORMATS)
 @pytest.mark.parametrize("wide", [False, True], ids=["", "wide"])
 def test_instruction_sets_with_fma_make_the_same_bits(
     monkeypatch: pytest.MonkeyPatch, fmt: WeightFormat, wide: bool
@@ -155,7 +156,7 @@ def test_every_fp16_scale_is_read_as_its_value(isa: str) -> None:
     np.testing.assert_array_equal(out, finite.astype(np.float32).T)
 
 
-@pytest.mark.parametrize("fmt", list(WeightFormat))
+@pytest.mark.parametrize("fmt", FORMATS)
 def test_bias_and_residual_sum(isa: str, fmt: WeightFormat) -> None:
     w, x = matrix(fmt, 64, 64), table(64)
     b = fp32("b", np.linspace(-1, 1, 64))
@@ -177,7 +178,7 @@ def test_gate_and_up_in_one(isa: str, fmt: WeightFormat, width: int) -> None:
     np.testing.assert_allclose(out, glu(both, "silu"), atol=2e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("fmt", list(WeightFormat))
+@pytest.mark.parametrize("fmt", FORMATS)
 @pytest.mark.parametrize("count", [1, 40])
 def test_norm_in_front(isa: str, fmt: WeightFormat, count: int) -> None:
     w, x = matrix(fmt, 96, 96), table(96)
@@ -205,7 +206,7 @@ def ways(weights: list[Weight]) -> list[Callable[[], list[Op]]]:
     return [fused, apart]
 
 
-@pytest.mark.parametrize("fmt", list(WeightFormat))
+@pytest.mark.parametrize("fmt", FORMATS)
 @pytest.mark.parametrize("count", [1, 40])
 def test_fusion_does_not_change_a_bit(isa: str, fmt: WeightFormat, count: int) -> None:
     weights = [fp32("x", table(64)), matrix(fmt, 64, 64), fp32("norm", np.linspace(0.5, 1.5, 64))]

@@ -9,7 +9,8 @@ import pytest
 from trimaran.base.errors import CheckpointError, ConfigError
 from trimaran.base.formats import WeightFormat
 from trimaran.kernels.step import ExecutorOptions
-from trimaran.kernels.validate import check_options, check_step, check_weights
+from trimaran.kernels.validate import check_options, check_outliers, check_step, check_weights
+from trimaran.kernels.weights import Outliers
 from trimaran.quant.convert import quantise
 
 from .tiny import Rows, program, random_weights, step
@@ -81,3 +82,27 @@ def test_a_broken_step_is_refused(change: dict[str, Any], message: str) -> None:
 def test_too_many_sequences() -> None:
     with pytest.raises(ValueError, match="5 sequences"):
         check_step(step(*(Rows([1], 0, [page]) for page in range(1, 6)), logits_rows=[]), program(), OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("starts", "columns", "values", "message"),
+    [
+        ([0, 1], [5], [1], "not shared out among its 3 rows"),
+        ([0, 2, 1, 2], [5, 6], [1, 1], "not shared out"),
+        ([0, 1, 1, 1], [5, 6], [1, 1], "not shared out"),
+        ([1, 1, 2, 2], [5, 6], [1, 1], "not shared out"),
+        ([0, 1, 1, 2], [5, 6], [1], "not a finite number for each column"),
+        ([0, 1, 1, 2], [5, 6], [1, np.inf], "not a finite number"),
+        ([0, 1, 1, 2], [5, 64], [1, 1], "ascending columns below 64"),
+        ([0, 1, 1, 2], [-1, 6], [1, 1], "ascending columns"),
+        ([0, 2, 2, 2], [6, 6], [1, 1], "ascending columns"),
+    ],
+)
+def test_bad_outliers_are_named(starts: list[int], columns: list[int], values: list[float], message: str) -> None:
+    check_outliers("w", outliers([0, 2, 2, 3], [5, 6, 5], [1, 1, 1]), 3, 64)
+    with pytest.raises(CheckpointError, match=message):
+        check_outliers("w", outliers(starts, columns, values), 3, 64)
+
+
+def outliers(starts: list[int], columns: list[int], values: list[float]) -> Outliers:
+    return Outliers(np.array(starts, np.int32), np.array(columns, np.int32), np.array(values, np.float16))

@@ -62,7 +62,8 @@ def test_recasting_is_lossless_exactly_where_it_says_so(source: WeightFormat, ta
     assert (other.fmt, other.shape, other.name) == (target, (4, 64), "w")
     same = np.array_equal(dequantise(other), dequantise(weight))
     assert same is lossless(source, target)
-    np.testing.assert_allclose(dequantise(other), VALUES, atol=0.6)
+    coarse = source.levels or target.levels
+    np.testing.assert_allclose(dequantise(other), VALUES, atol=1.2 if coarse else 0.6)
 
 
 def test_vectors_become_fp32() -> None:
@@ -79,8 +80,9 @@ def test_a_tensor_that_does_not_fit_the_target_is_named() -> None:
 
 @pytest.mark.parametrize("target", list(WeightFormat))
 def test_converting_in_pieces_changes_nothing(target: WeightFormat, monkeypatch: pytest.MonkeyPatch) -> None:
-    tensor = random_blocks(StorageFormat.Q6_K, 7, 256)
-    other = random_blocks(StorageFormat.Q8_0, 7, 256)
+    count = 300 if target is WeightFormat.FP8 else 7  # pieces of fp8 have 128 rows
+    tensor = random_blocks(StorageFormat.Q6_K, count, 256)
+    other = random_blocks(StorageFormat.Q8_0, count, 256)
     whole = [dequantise(to_weight(plain(t), target)) for t in (tensor, other)]
     monkeypatch.setattr(rows, "_PIECE", 600)  # two rows
     pieces = [dequantise(to_weight(plain(t), target)) for t in (tensor, other)]

@@ -73,7 +73,8 @@ def test_any_format_can_be_asked_for_and_pieces_change_nothing(
     assert weight.fmt is target
     exact = stored.values(slice(None))
     error = np.linalg.norm(dequantise(weight) - exact) / np.linalg.norm(exact)
-    assert error < {"fp32": 1e-9, "bf16": 2e-3, "int8": 8e-3, "int4": 0.12, "int4z": 0.12}[target]
+    most = {"fp32": 1e-9, "bf16": 2e-3, "int8": 8e-3, "int4": 0.12, "int4z": 0.12, "fp8": 0.03}
+    assert error < (most | {"codebook4": 0.14, "codebook3": 0.27})[target]
     monkeypatch.setattr(rows, "_PIECE", 3 * stored.shape[1])  # three rows; AutoAWQ's words hold eight
     np.testing.assert_array_equal(dequantise(to_weight(stored, target)), dequantise(weight))
 

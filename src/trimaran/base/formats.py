@@ -6,6 +6,8 @@ from enum import StrEnum
 from trimaran.base.errors import ConfigError
 
 GROUP = 32  # values that share one scale, in weights (along the input dimension) and in int8 activations
+OUTLIER_BYTES = 4  # of a number beside a codebook: fp16, and its column as 16 bits
+FP8_BLOCK = 128  # inputs that share a scale in fp8 weights
 
 
 class WeightFormat(StrEnum):
@@ -14,6 +16,10 @@ class WeightFormat(StrEnum):
     ``int8`` is ``scale * q``, ``int4`` is ``scale * (q - 8)``, ``int4z`` (with zero point) is ``scale * q + minimum``;
     scales and minima are fp16, one per ``GROUP`` inputs of each output. These are the grids of GGUF Q8_0, Q4_0 and
     Q4_1, so such files load without being quantised a second time.
+
+    ``fp8`` is ``scale * x`` with ``x`` in e4m3 and a float32 scale per ``FP8_BLOCK`` inputs of each output.
+    ``codebook4`` and ``codebook3`` are ``scale * level``: codes of 4 or 3 bits number the int8 levels of each output,
+    which has one fp16 scale; single numbers, the outliers, are added to that (Kim et al., "SqueezeLLM", 2023).
     """
 
     FP32 = "fp32"
@@ -21,15 +27,35 @@ class WeightFormat(StrEnum):
     INT8 = "int8"
     INT4 = "int4"
     INT4Z = "int4z"
+    FP8 = "fp8"
+    CODEBOOK4 = "codebook4"
+    CODEBOOK3 = "codebook3"
 
     @property
     def group_bytes(self) -> int:
-        """Bytes that ``GROUP`` weights of one output take, scales included."""
-        return {"fp32": 128, "bf16": 64, "int8": 34, "int4": 18, "int4z": 20}[self.value]
+        """Bytes that ``GROUP`` weights of one output take, scales that belong to groups included."""
+        sizes = {"fp32": 128, "bf16": 64, "int8": 34, "int4": 18, "int4z": 20, "fp8": 33}
+        return (sizes | {"codebook4": 16, "codebook3": 12})[self.value]
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes of one output that its inputs share: levels and their scale."""
+        return self.levels + 2 if self.levels else 0
+
+    @property
+    def levels(self) -> int:
+        """Levels of each output, in formats that have a codebook."""
+        return {"codebook4": 16, "codebook3": 8}.get(self.value, 0)
 
     @property
     def quantised(self) -> bool:
-        return self.value.startswith("int")
+        """Whether numbers have scales: such a format holds matrices only."""
+        return self not in (WeightFormat.FP32, WeightFormat.BF16)
+
+    @property
+    def integer(self) -> bool:
+        """Whether it meets int8 activations, in products of integers."""
+        return self.quantised and self is not WeightFormat.FP8
 
 
 class KVFormat(StrEnum):

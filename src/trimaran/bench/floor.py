@@ -103,7 +103,7 @@ def count_work(
     experts = [op for op in program.ops if isinstance(op, Experts)]
 
     def is_int8(weight: str) -> bool:
-        return weights[weight].fmt.quantised and activations is ActivationFormat.INT8
+        return weights[weight].fmt.integer and activations is ActivationFormat.INT8
 
     ops = {(int8, head): 0 for int8 in (False, True) for head in (False, True)}
     for op in linears:

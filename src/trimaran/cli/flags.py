@@ -13,6 +13,9 @@ class Weights(StrEnum):
     INT8 = "int8"
     INT4 = "int4"
     INT4Z = "int4z"
+    FP8 = "fp8"
+    CODEBOOK4 = "codebook4"
+    CODEBOOK3 = "codebook3"
 
 
 class Pages(StrEnum):

@@ -11,10 +11,9 @@ import numpy.typing as npt
 from trimaran.base.errors import ConfigError
 from trimaran.checkpoint.tensors import StorageFormat
 from trimaran.kernels.step import Float32
-from trimaran.quant.fp8 import Fp8
+from trimaran.quant.fp8 import Fp8, block_rows
 from trimaran.quant.integers import Integers
 from trimaran.quant.packed import pack_rows
-from trimaran.quant.scaled import block_rows
 from trimaran.quant.stored import Stored
 
 GROUPS = (32, 64, 128)

@@ -40,7 +40,7 @@ def kv_format_beside(
     """What pages hold when nobody says: int8 where weights meet int8 activations, which cost more exactness than such
     pages do (``python bench/parity.py smollm2``); bf16 elsewhere, and for heads so wide that one scale is too few (the
     256 dimensions of Gemma 3: ``python bench/parity.py gemma3-270m``)."""
-    quantised = activations is ActivationFormat.INT8 and any(weight.fmt.quantised for weight in weights.values())
+    quantised = activations is ActivationFormat.INT8 and any(weight.fmt.integer for weight in weights.values())
     caches = [cache for group in groups for cache in group.caches if isinstance(cache, HeadsCache)]
     wide = any(cache.head_dim > MOST_INT8_DIMS for cache in caches)
     return KVFormat.INT8 if quantised and not wide else KVFormat.BF16

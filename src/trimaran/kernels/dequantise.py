@@ -1,9 +1,10 @@
 """What the numbers of a ``Weight`` mean: the one reader of each canonical form. ``quant/`` writes them."""
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from trimaran.base.formats import GROUP, WeightFormat
+from trimaran.base.formats import FP8_BLOCK, GROUP, WeightFormat
 from trimaran.kernels.step import Float32
 from trimaran.kernels.weights import Weight
 
@@ -21,6 +22,10 @@ def dequantise(weight: Weight) -> Float32:
             return _by_groups(weight, unpack_nibbles(weight.data.view(np.uint8)).astype(np.int8) - 8)
         case WeightFormat.INT4Z:
             return _by_groups(weight, unpack_nibbles(weight.data.view(np.uint8)))
+        case WeightFormat.FP8:
+            return _e4m3(weight)
+        case WeightFormat.CODEBOOK4 | WeightFormat.CODEBOOK3:
+            return _from_levels(weight)
 
 
 def unpack_nibbles(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
@@ -44,3 +49,24 @@ def _by_groups(weight: Weight, integers: npt.NDArray[np.generic]) -> Float32:
         assert weight.minimum is not None, weight.name
         groups += weight.minimum.astype(np.float32)[..., None]
     return groups.reshape(weight.shape)
+
+
+def _e4m3(weight: Weight) -> Float32:
+    assert weight.scale is not None, weight.name
+    values: Float32 = _E4M3.take(weight.data.view(np.uint8))
+    values *= np.repeat(weight.scale, FP8_BLOCK, axis=1)[:, : weight.shape[1]]
+    return values
+
+
+_E4M3 = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float32)
+
+
+def _from_levels(weight: Weight) -> Float32:
+    assert weight.scale is not None, weight.name
+    assert weight.codebook is not None, weight.name
+    levels = weight.codebook.astype(np.float32) * weight.scale.astype(np.float32)[:, None]
+    values: Float32 = np.take_along_axis(levels, unpack_nibbles(weight.data.view(np.uint8)).astype(np.intp), axis=1)
+    if (outliers := weight.outliers) is not None:
+        rows = np.repeat(np.arange(weight.shape[0]), np.diff(outliers.starts))
+        values[rows, outliers.columns] += outliers.values.astype(np.float32)
+    return values

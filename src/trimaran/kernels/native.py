@@ -380,7 +380,7 @@ class _Assembly:
         return op.epilogue == "logits" and self._weights[op.weight].fmt is WeightFormat.INT8 and self._quantises(op)
 
     def _quantises(self, op: FusedLinear) -> bool:
-        return self._int8 and self._weights[op.weight].fmt.quantised
+        return self._int8 and self._weights[op.weight].fmt.integer
 
 
 def _terms(values: npt.NDArray[np.float16] | None) -> npt.NDArray[np.uint16] | None:

@@ -207,7 +207,7 @@ def _cost(op: Lowered, weights: Mapping[str, Weight], options: ExecutorOptions) 
         case FusedLinear():
             weight = weights[op.weight]
             outputs, inputs = weight.shape
-            int8 = weight.fmt.quantised and options.activations is ActivationFormat.INT8
+            int8 = weight.fmt.integer and options.activations is ActivationFormat.INT8
             return _Cost(
                 op.weight.rpartition(".")[2],
                 op.gather or op.x.logits_rows,
@@ -244,7 +244,7 @@ def _cost(op: Lowered, weights: Mapping[str, Weight], options: ExecutorOptions) 
                 bytes_of_expert=sum(least_bytes(weight, head=False) for weight in matrices) // count,
                 experts=(top_k, count),
                 ops_of_row=sum(2 * rows * cols * top_k // count for rows, cols in (m.shape for m in matrices)),
-                int8=matrices[0].fmt.quantised and options.activations is ActivationFormat.INT8,
+                int8=matrices[0].fmt.integer and options.activations is ActivationFormat.INT8,
             )
         case HeadLinear():
             weight = weights[op.weight]
@@ -273,7 +273,7 @@ def _cost(op: Lowered, weights: Mapping[str, Weight], options: ExecutorOptions) 
 
 def _bytes_of_row(weight: Weight) -> int:
     """Of one output of a matrix, scales included."""
-    return weight.shape[1] * weight.fmt.group_bytes // GROUP
+    return weight.shape[1] * weight.fmt.group_bytes // GROUP + weight.fmt.output_bytes
 
 
 def _figure(value: float) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from trimaran.base.errors import UnsupportedError
-from trimaran.base.formats import GROUP
+from trimaran.base.formats import GROUP, WeightFormat
 from trimaran.kernels.program import (
     Attention,
     Experts,
@@ -17,6 +17,7 @@ from trimaran.kernels.weights import Weight
 
 MAX_VOCAB = 2**19  # up to here the sums of a sampler's weights are exact
 MAX_ROUTES = 64  # experts of a row, and groups of experts
+FORMATS = (WeightFormat.FP32, WeightFormat.BF16, WeightFormat.INT8, WeightFormat.INT4, WeightFormat.INT4Z)
 
 
 def check_shapes(program: Program, weights: Mapping[str, Weight]) -> None:
@@ -25,6 +26,8 @@ def check_shapes(program: Program, weights: Mapping[str, Weight]) -> None:
         if not spec.matrix:
             continue
         fmt, inputs = weights[spec.name].fmt, spec.shape[1]
+        if fmt not in FORMATS:
+            raise UnsupportedError(f"{spec.name} is held as {fmt}, for which the native executor has no kernel")
         multiple = GROUP if fmt.quantised else 2
         if inputs % multiple:
             raise UnsupportedError(

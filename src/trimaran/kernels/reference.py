@@ -67,10 +67,10 @@ class ReferenceExecutor(InOnePiece):
         self._options = options
         self._compute = compute
         used = {id(weights[name]): weights[name] for name in program.weights}  # a tied matrix counts once
-        self.weight_bytes = sum(_bytes(weight) for weight in used.values())
+        self.weight_bytes = sum(weight.nbytes for weight in used.values())
         dense = {key: dequantise(weight).astype(compute, copy=False) for key, weight in used.items()}
         self._weights = {name: dense[id(weights[name])] for name in program.weights}
-        self._quantised = frozenset(name for name in program.weights if weights[name].fmt.quantised)
+        self._integer = frozenset(name for name in program.weights if weights[name].fmt.integer)
         ropes = {op.rope for op in program.ops if isinstance(op, Attention | LatentAttention | SelectTokens)}
         self._ropes = {spec: rope_table(spec, program.context) for spec in ropes}
         self._heads: dict[int, HeadsPages] = {}  # by group, as the others
@@ -175,7 +175,7 @@ class ReferenceExecutor(InOnePiece):
 
     def _rounded(self, x: Array, weight: str, *, wide: bool = False) -> Array:
         """``x`` as the layer with this weight sees it."""
-        int8 = weight in self._quantised and self._options.activations is ActivationFormat.INT8
+        int8 = weight in self._integer and self._options.activations is ActivationFormat.INT8
         return ops.through_int8(x, wide=wide) if int8 else x
 
     def _attention(self, op: Attention, qkv: Array, step: StepInputs) -> Array:
@@ -265,10 +265,6 @@ class ReferenceExecutor(InOnePiece):
 def first_seen(position: int, window: int | None) -> int:
     """The first position that the row at ``position`` sees."""
     return 0 if window is None else max(0, position - window + 1)
-
-
-def _bytes(weight: Weight) -> int:
-    return sum(array.nbytes for array in (weight.data, weight.scale, weight.minimum) if array is not None)
 
 
 def last_reads(program_ops: Sequence[Op]) -> list[list[Buffer]]:

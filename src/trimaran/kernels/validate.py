@@ -8,7 +8,7 @@ from trimaran.base.errors import CheckpointError, ConfigError
 from trimaran.base.formats import CacheGroup
 from trimaran.kernels.program import Program
 from trimaran.kernels.step import ExecutorOptions, Int32, StepInputs
-from trimaran.kernels.weights import Weight
+from trimaran.kernels.weights import Outliers, Weight
 
 
 def check_options(options: ExecutorOptions) -> None:
@@ -41,6 +41,20 @@ def check_weights(program: Program, weights: Mapping[str, Weight]) -> None:
             raise CheckpointError(f"weight {spec.name} has shape {list(weight.shape)}, not {list(spec.shape)}")
         if weight.fmt.quantised and not spec.matrix:
             raise CheckpointError(f"weight {spec.name} is a vector and cannot be held as {weight.fmt}")
+        if weight.outliers is not None:
+            check_outliers(weight.name, weight.outliers, *spec.shape)
+
+
+def check_outliers(name: str, outliers: Outliers, rows: int, cols: int) -> None:
+    """Raises ``CheckpointError`` unless they name places of a matrix ``[rows, cols]``, in order."""
+    starts, columns = outliers.starts, outliers.columns
+    if not len(starts) == rows + 1 or starts[0] or np.any(np.diff(starts) < 0) or starts[-1] != len(columns):
+        raise CheckpointError(f"the outliers of {name} are not shared out among its {rows} rows")
+    if len(outliers.values) != len(columns) or not np.isfinite(outliers.values).all():
+        raise CheckpointError(f"the outliers of {name} are not a finite number for each column that is named")
+    row = np.repeat(np.arange(rows, dtype=np.int64), np.diff(starts))
+    if not _within(columns, cols) or np.any(np.diff(row * cols + columns) <= 0):
+        raise CheckpointError(f"the outliers of {name} do not lie in ascending columns below {cols}")
 
 
 def check_step(step: StepInputs, program: Program, options: ExecutorOptions) -> None:

@@ -1,11 +1,26 @@
 """Weights as executors receive them: one canonical array form per format, independent of any packed layout."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from trimaran.base.formats import GROUP, WeightFormat
+from trimaran.base.formats import GROUP, OUTLIER_BYTES, WeightFormat
+
+
+@dataclass(frozen=True)
+class Outliers:
+    """Numbers that are added to single weights of a matrix: those of row r are ``starts[r]:starts[r + 1]``, in strictly
+    ascending ``columns``."""
+
+    starts: npt.NDArray[np.int32]  # [rows + 1], from 0 on
+    columns: npt.NDArray[np.int32]
+    values: npt.NDArray[np.float16]
+
+    @property
+    def nbytes(self) -> int:
+        return self.starts.nbytes + self.columns.nbytes + self.values.nbytes
 
 
 @dataclass(frozen=True)
@@ -19,6 +34,10 @@ class Weight:
     int4      ``data`` uint8 ``[rows, cols / 2]``, ``scale`` as above; in each group of 32, byte ``j`` (of 16) holds
               value ``j`` in the low and value ``j + 16`` in the high nibble (GGUF Q4_0 order)
     int4z     as int4, and ``minimum`` float16 ``[rows, cols / 32]``
+    fp8       ``data`` uint8 (e4m3) ``[rows, cols]``, ``scale`` float32 ``[rows, ceil(cols / 128)]``: rows of a file's
+              block of 128 x 128 repeat its scale, so that rows may be taken and stacked
+    codebook  ``data`` as of int4, codes 0 to 15 (codebook3: 0 to 7), ``codebook`` int8 ``[rows, 16]`` (codebook3:
+              ``[rows, 8]``), ``scale`` float16 ``[rows]``, ``outliers`` or ``None``
     ========  ==========================================================================================
 
     Arrays may be views of a memory-mapped file; an executor packs what it needs and keeps no reference.
@@ -28,8 +47,17 @@ class Weight:
     fmt: WeightFormat
     shape: tuple[int, ...]
     data: npt.NDArray[np.generic]
-    scale: npt.NDArray[np.float16] | None = None
+    scale: npt.NDArray[Any] | None = None
     minimum: npt.NDArray[np.float16] | None = None
+    codebook: npt.NDArray[np.int8] | None = None
+    outliers: Outliers | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays."""
+        arrays = (self.data, self.scale, self.minimum, self.codebook)
+        sparse = 0 if self.outliers is None else self.outliers.nbytes
+        return sparse + sum(array.nbytes for array in arrays if array is not None)
 
 
 def least_bytes(weight: Weight, *, head: bool) -> int:
@@ -39,7 +67,8 @@ def least_bytes(weight: Weight, *, head: bool) -> int:
     """
     rows, cols = weight.shape
     low = rows * cols // 2 if head and weight.fmt is WeightFormat.INT8 else 0
-    return rows * cols // GROUP * weight.fmt.group_bytes - low
+    sparse = 0 if weight.outliers is None else len(weight.outliers.values) * OUTLIER_BYTES
+    return rows * (cols // GROUP * weight.fmt.group_bytes + weight.fmt.output_bytes) + sparse - low
 
 
 def touched_experts(experts: int, top_k: int, rows: int) -> float:

@@ -23,7 +23,7 @@ from trimaran.quant.stored import Stored
 
 log = logging.getLogger(__name__)
 
-_TABLES = ("model.embed_tokens", "lm_head")  # matrices that int4 would hurt most
+_TABLES = ("model.embed_tokens", "lm_head")  # matrices that 4 bits would hurt most
 
 
 def load_weights(
@@ -32,10 +32,9 @@ def load_weights(
     """The weights of ``program``, by its names.
 
     ``weight_format`` ``None`` keeps each tensor's own grid; otherwise matrices are held in it, except that embedding
-    and output matrix are held as int8 where int4 is asked for. No matrix is in a coarser format than the program says.
-    Vectors are fp32. Tied matrices are one object under two names. Tensors that a program reads as one matrix are
-    stacked in the finest format among them (in the order int4, int4z, int8, bf16, fp32); only int4z to int8 and
-    integers to bf16 round, and are logged.
+    and output matrix are held as int8 where 4 bits or less are asked for. No matrix is in a coarser format than the
+    program says. Vectors are fp32. Tied matrices are one object under two names. Tensors that a program reads as one
+    matrix are stacked in the finest format among them (in the order of ``_FINENESS``); what this rounds is logged.
 
     Raises ``CheckpointError`` naming the tensors that are missing, left over or misshapen, and ``UnsupportedError``
     when a matrix does not fit ``weight_format``.
@@ -117,7 +116,7 @@ def _load(tensor: Stored, spec: WeightSpec, part: Part, weight_format: WeightFor
     if not spec.matrix:
         vector = to_vector(tensor)
         return replace(vector, data=vector.data.astype(np.float32) + np.float32(1)) if part.less_one else vector
-    if weight_format in (WeightFormat.INT4, WeightFormat.INT4Z) and spec.name in _TABLES:
+    if weight_format in _COARSE and spec.name in _TABLES:
         weight_format = WeightFormat.INT8
     fmt = weight_format or tensor.default()
     return to_weight(tensor, fmt if spec.least is None else max(fmt, spec.least, key=_FINENESS.index))
@@ -134,4 +133,14 @@ def _stack(spec: WeightSpec, parts: Sequence[Weight], rounded: _Rounded) -> Weig
     return stack_rows(spec.name, [recast(part, fmt) for part in parts])
 
 
-_FINENESS = (WeightFormat.INT4, WeightFormat.INT4Z, WeightFormat.INT8, WeightFormat.BF16, WeightFormat.FP32)
+_FINENESS = (
+    WeightFormat.CODEBOOK3,
+    WeightFormat.CODEBOOK4,
+    WeightFormat.INT4,
+    WeightFormat.INT4Z,
+    WeightFormat.FP8,
+    WeightFormat.INT8,
+    WeightFormat.BF16,
+    WeightFormat.FP32,
+)
+_COARSE = _FINENESS[:4]

@@ -3,13 +3,19 @@
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from trimaran.base.formats import WeightFormat
+from trimaran.base.errors import CheckpointError, UnsupportedError
+from trimaran.base.formats import FP8_BLOCK, WeightFormat
 from trimaran.kernels.step import Float32
 from trimaran.kernels.weights import Weight
+from trimaran.quant.rows import in_pieces
 from trimaran.quant.stored import Stored
+
+E4M3 = ml_dtypes.float8_e4m3fn
+_LARGEST = 448  # of e4m3
 
 
 @dataclass(frozen=True)
@@ -30,7 +36,52 @@ class Fp8(Stored):
         return values
 
     def grid(self) -> WeightFormat | None:
-        return None
+        held = self.floats.dtype == E4M3 and (self.block[1] % FP8_BLOCK == 0 or self.scale.shape[1] == 1)
+        return WeightFormat.FP8 if held else None
 
     def on_grid(self) -> Weight:
-        raise AssertionError(f"{self.name}: no format has the grid of 8-bit floats")
+        repeats = 1 if self.scale.shape[1] > 1 else -(-self.shape[1] // FP8_BLOCK)
+        scale = np.repeat(self.scale.astype(np.float32), max(repeats, self.block[1] // FP8_BLOCK), axis=1)
+        scale = scale[:, : -(-self.shape[1] // FP8_BLOCK)]
+
+        def piece(rows: slice) -> Weight:
+            codes = self.floats[rows].view(np.uint8)
+            if ((codes & 0x7F) == 0x7F).any():
+                raise CheckpointError(f"tensor {self.name} holds values that are no numbers")
+            own = scale[np.arange(self.shape[0])[rows] // self.block[0]]
+            return Weight(self.name, WeightFormat.FP8, codes.shape, codes, own)
+
+        return in_pieces(self.name, self.shape, piece)
+
+    def default(self) -> WeightFormat:
+        """int8, which is quicker where many rows meet the matrix and hardly less exact (ARCHITECTURE.md, Formats)."""
+        return self.fallback
+
+
+def quantise(name: str, values: Float32) -> Weight:
+    """``values`` ``[rows, cols]`` in blocks of 128 x 128, as ``block_rows`` makes them.
+
+    Raises ``UnsupportedError`` where a number is not finite.
+    """
+    if not np.isfinite(values).all():
+        raise UnsupportedError(f"{name} holds numbers that are not finite: hold it as bf16 or fp32")
+    floats, scale = block_rows(values)
+    scale = np.repeat(scale, FP8_BLOCK, axis=0)[: len(values)]
+    return Weight(name, WeightFormat.FP8, values.shape, floats.view(np.uint8), scale)
+
+
+def block_rows(values: Float32) -> tuple[npt.NDArray[Any], Float32]:
+    """``values`` ``[rows, cols]``, finite, as e4m3 and float32 scales of 128 x 128 blocks, the last ones partial.
+
+    ``rows`` is a multiple of 128 unless these are a matrix's last. The largest number of a block becomes 448.
+    """
+    rows, cols = values.shape
+    high, wide = -(-rows // FP8_BLOCK), -(-cols // FP8_BLOCK)
+    padded = np.zeros((high * FP8_BLOCK, wide * FP8_BLOCK), np.float32)
+    padded[:rows, :cols] = values
+    blocks = padded.reshape(high, FP8_BLOCK, wide, FP8_BLOCK)
+    scale = np.abs(blocks).max(axis=(1, 3)) / np.float32(_LARGEST)
+    step = scale[:, None, :, None]
+    np.divide(blocks, step, out=blocks, where=step > 0)
+    np.clip(blocks, -_LARGEST, _LARGEST, out=blocks)
+    return padded[:rows, :cols].astype(E4M3), scale

@@ -6,13 +6,11 @@ Sources: DeepSeek-V3's ``weight_dequant`` (e4m3 in blocks; despite "inv" the sca
 
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
 from trimaran.base.errors import CheckpointError
 from trimaran.checkpoint.tensors import StorageFormat
-from trimaran.kernels.step import Float32
 from trimaran.quant.fp8 import Fp8
 from trimaran.quant.integers import Integers, SignedBytes
 from trimaran.quant.method import Method
@@ -59,26 +57,6 @@ def read_int8(parts: Parts) -> Integers:
             raise parts.wrong("weight_zero_point", f"has shape {list(signed.shape)}, the scales {list(scale.shape)}")
         zeros = np.broadcast_to(signed.reshape(-1, scale.shape[1]).view(np.uint8) ^ np.uint8(128), scale.shape)
     return Integers(parts.name, (rows, cols), 8, SignedBytes(integers), scale, zeros, rounded=False)
-
-
-def block_rows(values: Float32) -> tuple[npt.NDArray[Any], Float32]:
-    """``values`` ``[rows, cols]``, finite, as e4m3 and float32 scales of 128 x 128 blocks, the last ones partial.
-
-    ``rows`` is a multiple of 128 unless these are a matrix's last. The largest number of a block becomes 448.
-    """
-    rows, cols = values.shape
-    high, wide = -(-rows // _BLOCK), -(-cols // _BLOCK)
-    padded = np.zeros((high * _BLOCK, wide * _BLOCK), np.float32)
-    padded[:rows, :cols] = values
-    blocks = padded.reshape(high, _BLOCK, wide, _BLOCK)
-    scale = np.abs(blocks).max(axis=(1, 3)) / np.float32(448)
-    step = scale[:, None, :, None]
-    np.divide(blocks, step, out=blocks, where=step > 0)
-    np.clip(blocks, -448, 448, out=blocks)
-    return padded[:rows, :cols].astype(ml_dtypes.float8_e4m3fn), scale
-
-
-_BLOCK = 128
 
 
 def _scale_leaf(parts: Parts) -> str:
