@@ -21,7 +21,7 @@ from scripts.tokenizers.references import reference
 from scripts.tokenizers.sources import SOURCES, Source, fetch
 
 from trimaran.base.messages import Token
-from trimaran.checkpoint.gguf import read_gguf
+from trimaran.checkpoint import open_checkpoint
 from trimaran.text.gguf_vocab import read_gguf_vocab
 from trimaran.text.stream import TextStream
 from trimaran.text.tokenizer import Tokenizer
@@ -65,7 +65,7 @@ def main() -> int:
 
 def _open(path: Path) -> Tokenizer:
     if path.suffix == ".gguf":
-        with read_gguf(path) as checkpoint:
+        with open_checkpoint(path) as checkpoint:
             return Tokenizer(read_gguf_vocab(checkpoint.metadata))
     return Tokenizer(read_vocab(path.parent, {}))
 

@@ -1,6 +1,6 @@
 """Trimaran serves language and ranking models on hardware that its users own.
 
-``LLM`` and ``SamplingParams`` load on first use, so that importing the package (and starting the CLI) stays quick.
+What is exported loads on first use, so that importing the package (and starting the CLI) stays quick.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -9,9 +9,10 @@ from trimaran.base.version import __version__
 
 if TYPE_CHECKING:
     from trimaran.base.sampling import SamplingParams
+    from trimaran.checkpoint.verify import verify_model_integrity
     from trimaran.llm import LLM
 
-__all__ = ["LLM", "SamplingParams", "__version__"]
+__all__ = ["LLM", "SamplingParams", "__version__", "verify_model_integrity"]
 
 
 def __getattr__(name: str) -> Any:
@@ -23,4 +24,8 @@ def __getattr__(name: str) -> Any:
         from trimaran.base.sampling import SamplingParams
 
         return SamplingParams
+    if name == "verify_model_integrity":
+        from trimaran.checkpoint.verify import verify_model_integrity
+
+        return verify_model_integrity
     raise AttributeError(f"module 'trimaran' has no attribute {name!r}")

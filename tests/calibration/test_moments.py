@@ -8,7 +8,6 @@ from tests.models.families import float_tensors, golden, write_checkpoint
 from trimaran.calibration.moments import Squares, input_squares
 from trimaran.checkpoint import open_checkpoint
 
-
 EPS = 0.003  # as config.json says
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from trimaran.base.errors import SourceError
 from trimaran.checkpoint import cache, file_lock
-from trimaran.checkpoint.cache import FileRecord, Record
+from trimaran.checkpoint.cache import Record
+from trimaran.checkpoint.file_record import MANIFEST, RECORD, FileRecord
 
 SOURCE = "hf:org/m@v1"
 
@@ -75,7 +76,7 @@ def test_a_damaged_model_is_not_found_and_can_be_replaced(cache_home: Path, dama
 def test_publishing_leaves_strays_behind(cache_home: Path) -> None:
     (cache.staging(SOURCE) / "old.part").write_bytes(b"x")
     model = fill()
-    assert sorted(file.name for file in model.directory.iterdir()) == ["m.gguf", "trimaran.json"]
+    assert sorted(file.name for file in model.directory.iterdir()) == ["m.gguf", RECORD, MANIFEST]
 
 
 def test_the_list_holds_complete_models_by_source(cache_home: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from trimaran.base.errors import SourceError
 from trimaran.checkpoint import open_checkpoint
+from trimaran.checkpoint.file_record import MANIFEST, RECORD
 from trimaran.checkpoint.sources import cached, resolve
 
 from .fake_web import FakeWeb, Page, json_page
@@ -63,7 +64,7 @@ def test_weights_config_and_tokenizer_are_taken(hub: Hub) -> None:
     model = resolve("hf:org/m")
     assert model.name == "org/m"
     assert hub.fetched() == WANTED
-    assert {file.name for file in model.path.iterdir()} == WANTED | {"trimaran.json"}
+    assert {file.name for file in model.path.iterdir()} == WANTED | {RECORD, MANIFEST}
     with open_checkpoint(model.path) as checkpoint:
         assert checkpoint.names == ["w"]
     here = cached("hf:org/m")
@@ -72,7 +73,7 @@ def test_weights_config_and_tokenizer_are_taken(hub: Hub) -> None:
 
 
 def test_a_repository_made_from_a_cache_does_not_replace_our_record(hub: Hub) -> None:
-    hub.hold(FILES | {"trimaran.json": b'{"source": "hf:org/another"}'})
+    hub.hold(FILES | {"trimaran.manifest.json": b"{}", "trimaran.json": b'{"source": "hf:org/another"}'})
     model = resolve("hf:org/m")
     assert hub.fetched() == WANTED
     assert cached("hf:org/m") is not None
@@ -147,7 +148,7 @@ def test_a_repository_without_what_is_needed(hub: Hub, files: dict[str, bytes], 
 
 def test_names_that_lead_elsewhere_are_not_fetched(hub: Hub, cache_home: Path) -> None:
     hub.hold(FILES | {"../../evil.json": b"x", "..\\evil.json": b"x", "/evil.json": b"x"})
-    assert {file.name for file in resolve("hf:org/m").path.iterdir()} == WANTED | {"trimaran.json"}
+    assert {file.name for file in resolve("hf:org/m").path.iterdir()} == WANTED | {RECORD, MANIFEST}
     assert not list(cache_home.rglob("evil*"))
 
 

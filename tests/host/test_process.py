@@ -179,7 +179,7 @@ import socket, sys, time, msgspec
 from trimaran.base.frames import frame
 from trimaran.base.messages import FromEngineBatch, Started
 line = socket.socket(fileno=int(sys.argv[1]))
-started = Started("m", 1, 1, "", "", "", "", 1, [], 16, 0, 0)
+started = Started("m", "", 1, 1, "", "", "", "", 1, [], 16, 0, 0)
 line.sendall(frame(msgspec.msgpack.encode(FromEngineBatch([started]))))
 time.sleep(600)
 """,
@@ -188,7 +188,7 @@ import socket, sys, msgspec
 from trimaran.base.frames import frame
 from trimaran.base.messages import Beat, FromEngineBatch, Started
 line = socket.socket(fileno=int(sys.argv[1]))
-for message in [Started("m", 1, 1, "", "", "", "", 1, [], 16, 0, 0), *[Beat()] * 300]:
+for message in [Started("m", "", 1, 1, "", "", "", "", 1, [], 16, 0, 0), *[Beat()] * 300]:
     line.sendall(frame(msgspec.msgpack.encode(FromEngineBatch([message]))))
 sys.exit(3)
 """,

@@ -25,6 +25,10 @@ class CheckpointError(TrimaranError):
     """A model file is damaged, has an unknown format, or a tensor is missing, left over or misshapen."""
 
 
+class IntegrityError(CheckpointError):
+    """A model's files are not those that its manifest lists: the text names each, and nothing of them may be served."""
+
+
 class UnsupportedError(TrimaranError):
     """The request or model needs something that this executor, format or machine does not offer."""
 

@@ -86,6 +86,7 @@ class Started(msgspec.Struct, frozen=True, tag=True):
     """The model is loaded and has produced a token."""
 
     model: str
+    digest: str  # SHA-256 of its manifest where it was verified, else what tells it from other models
     context: int
     vocab: int
     weight_format: str

@@ -3,7 +3,7 @@
 ::
 
     $TRIMARAN_HOME/
-      models/<key>/            a complete model: its files and trimaran.json, the record
+      models/<key>/            a complete model: its files, trimaran.json (the record), trimaran.manifest.json
       partial/<key>…/          a download under way or interrupted, to be resumed
       locks/<key>.lock         held by the process that fills <key>
 
@@ -24,17 +24,10 @@ import msgspec
 
 from trimaran.checkpoint.environment import home
 from trimaran.checkpoint.file_lock import file_lock
+from trimaran.checkpoint.file_record import RECORD, FileRecord
+from trimaran.checkpoint.manifest import make_manifest, write_manifest
 
-RECORD = "trimaran.json"
 LOCK_SECONDS = 3600.0  # how long to wait for another process that pulls the same model
-
-
-class FileRecord(msgspec.Struct, frozen=True):
-    """A file of a model: name, SHA-256 (hex) and size in bytes."""
-
-    name: str
-    sha256: str
-    size: int
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -108,6 +101,7 @@ def publish(
     date = datetime.now(UTC).isoformat(timespec="seconds")
     record = Record(source, revision, main, files, date)
     (directory / RECORD).write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n")
+    write_manifest(directory, make_manifest(files))
     target = _models() / _key(source)
     target.parent.mkdir(parents=True, exist_ok=True)
     if target.exists():  # incomplete or damaged, or the caller would have taken it

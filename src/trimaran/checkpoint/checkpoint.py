@@ -8,8 +8,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from trimaran.base.errors import CheckpointError
-from trimaran.checkpoint.mapping import MappedFile
+from trimaran.base.errors import CheckpointError, UnsupportedError
+from trimaran.checkpoint.mapping import OpenFile
+from trimaran.checkpoint.model_files import AS_THEY_ARE, ModelFiles
 from trimaran.checkpoint.tensors import CheckpointTensor, TensorSpan
 
 Kind = Literal["gguf", "safetensors"]
@@ -31,8 +32,9 @@ class Checkpoint:
         path: Path,
         metadata: dict[str, Any],
         fingerprint: bytes,
-        files: Sequence[MappedFile],
+        files: Sequence[OpenFile],
         spans: Sequence[TensorSpan],
+        opener: ModelFiles = AS_THEY_ARE,
     ) -> None:
         self.kind = kind
         self.path = path
@@ -41,6 +43,7 @@ class Checkpoint:
         self._fingerprint = fingerprint
         self._files = files
         self._spans = spans
+        self._opener = opener
 
     def tensors(self) -> Iterator[CheckpointTensor]:
         """Yields every tensor once, in the order in which they lie in the files."""
@@ -60,11 +63,14 @@ class Checkpoint:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 (hex) that tells models apart without reading them whole.
+        """SHA-256 (hex) that tells models apart.
 
-        It covers all metadata, every tensor's name, shape, format and place, and 4 KiB at the start, the middle and
-        the end of each tensor. It names a model in cache keys; it does not prove that a file is undamaged.
+        Of files that are verified it is the manifest's digest. Of others it covers all metadata, every tensor's name,
+        shape, format and place, and 4 KiB at the start, the middle and the end of each tensor: such a digest names a
+        model in cache keys; it does not prove that a file is undamaged.
         """
+        if self._opener.digest is not None:
+            return self._opener.digest
         sha = hashlib.sha256(self._fingerprint)
         for span in self._spans:
             file = self._files[span.file]
@@ -75,6 +81,13 @@ class Checkpoint:
                     sha.update(file.buffer[at : at + _SAMPLE])
         return sha.hexdigest()
 
+    def verify(self) -> None:
+        """Waits until all files have been hashed, where there is a manifest to be held against.
+
+        Raises ``IntegrityError`` naming the files that differ: nothing that was read of the model may be used then.
+        """
+        self._opener.check()
+
     def release(self) -> None:
         """Drops what was read from this process's resident memory; views stay valid and read from the file again."""
         for file in self._files:
@@ -84,6 +97,7 @@ class Checkpoint:
         """Closes the mappings; views that are still held stay valid. Idempotent."""
         for file in self._files:
             file.close()
+        self._opener.close()
 
     def __enter__(self) -> Self:
         return self
@@ -91,7 +105,11 @@ class Checkpoint:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        try:
+            if isinstance(error, CheckpointError | UnsupportedError):
+                self.verify()  # that a file was tampered with says more than what is wrong in it
+        finally:
+            self.close()
 
 
 def check_spans(path: Path, spans: Sequence[TensorSpan], start: int, end: int) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 
 from trimaran.base.errors import SourceError
-from trimaran.checkpoint.cache import FileRecord
+from trimaran.checkpoint.file_record import FileRecord
 from trimaran.checkpoint.http_client import check_status, shown, translated_errors
 from trimaran.checkpoint.partial_file import PartialFile
 from trimaran.checkpoint.patience import Patience, TransientError

@@ -15,7 +15,8 @@ from trimaran.base.errors import CheckpointError
 from trimaran.checkpoint.checkpoint import Checkpoint, check_spans
 from trimaran.checkpoint.gguf_parts import part_names
 from trimaran.checkpoint.gguf_values import Cursor
-from trimaran.checkpoint.mapping import MappedFile
+from trimaran.checkpoint.mapping import OpenFile
+from trimaran.checkpoint.model_files import ModelFiles
 from trimaran.checkpoint.tensors import StorageFormat, TensorSpan
 
 MAGIC = b"GGUF"
@@ -63,25 +64,25 @@ class _Part:
     fingerprint: bytes
 
 
-def read_gguf(path: Path) -> Checkpoint:
+def read_gguf(path: Path, opener: ModelFiles) -> Checkpoint:
     """Opens a GGUF file, or all parts of a model of which it is one (the metadata are those of the first).
 
     Raises ``CheckpointError`` that says what is wrong and at which byte.
     """
-    files = [MappedFile(path)]
+    files = [opener.open(path)]
     try:
         part = _read(path, files[0], 0)
         count = part.metadata.get(_COUNT, 1)
         if not isinstance(count, int) or count < 2:
-            return Checkpoint("gguf", path, part.metadata, part.fingerprint, files, part.spans)
+            return Checkpoint("gguf", path, part.metadata, part.fingerprint, files, part.spans, opener)
         files[0].close()
         paths = _part_paths(path, count)
-        files[:] = [MappedFile(each) for each in paths]
+        files[:] = [opener.open(each) for each in paths]
         parts = [_read(each, file, number) for number, (each, file) in enumerate(zip(paths, files, strict=True))]
         spans = [span for part in parts for span in part.spans]
         _check_parts(paths, parts, spans)
         fingerprint = hashlib.sha256(b"".join(part.fingerprint for part in parts)).digest()
-        return Checkpoint("gguf", paths[0], parts[0].metadata, fingerprint, files, spans)
+        return Checkpoint("gguf", paths[0], parts[0].metadata, fingerprint, files, spans, opener)
     except BaseException:
         for file in files:
             file.close()
@@ -118,7 +119,7 @@ def _check_parts(paths: list[Path], parts: list[_Part], spans: list[TensorSpan])
 _NUMBER, _COUNT, _TENSORS = "split.no", "split.count", "split.tensors.count"
 
 
-def _read(path: Path, file: MappedFile, number: int) -> _Part:
+def _read(path: Path, file: OpenFile, number: int) -> _Part:
     cursor = Cursor(file)
     if file.buffer[:4] != MAGIC:
         raise CheckpointError(f"{path} is not a GGUF file: it starts with {file.buffer[:4]!r}")

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from trimaran.base.errors import CheckpointError
-from trimaran.checkpoint.mapping import MappedFile
+from trimaran.checkpoint.mapping import OpenFile
 
 MAX_NAME = (1 << 16) - 1  # the format's limit for keys
 MAX_DEPTH = 4  # arrays within arrays
@@ -36,7 +36,7 @@ class Cursor:
     ``what`` names the thing being read, for the error.
     """
 
-    def __init__(self, file: MappedFile) -> None:
+    def __init__(self, file: OpenFile) -> None:
         self._file = file
         self._buffer = file.buffer
         self.pos = 0

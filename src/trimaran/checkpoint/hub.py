@@ -14,6 +14,7 @@ from trimaran.base.errors import SourceError
 from trimaran.checkpoint import cache
 from trimaran.checkpoint.download import Remote, demand_space, download
 from trimaran.checkpoint.environment import hub_endpoint, hub_token
+from trimaran.checkpoint.file_record import OURS
 from trimaran.checkpoint.gguf_parts import is_later_part, part_names
 from trimaran.checkpoint.http_client import get_document, open_client
 from trimaran.checkpoint.progress import megabytes
@@ -112,6 +113,6 @@ def _parts(files: list[HubFile], name: str, repo: str) -> list[HubFile]:
 
 
 def _is_text(name: str) -> bool:
-    if name == cache.RECORD:  # in a repository made from somebody's cache; here, that name is ours
+    if name in OURS:  # in a repository made from somebody's cache; here, those names are ours
         return False
     return name.endswith(_TEXT_SUFFIXES) or name in _TEXT_NAMES

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,12 @@ MAX_BYTES = 100_000_000
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
-def read_object(path: Path) -> tuple[dict[str, Any], bytes]:
+def read_object(path: Path, read: Callable[[Path], bytes] = Path.read_bytes) -> tuple[dict[str, Any], bytes]:
     """The JSON object in a file and the SHA-256 of its bytes; raises ``CheckpointError`` that names the file."""
     try:
         if path.stat().st_size > MAX_BYTES:
             raise CheckpointError(f"{path} has more than {MAX_BYTES} bytes")
-        data = path.read_bytes()
+        data = read(path)
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing") from None
     except OSError as error:

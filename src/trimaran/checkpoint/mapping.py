@@ -1,14 +1,39 @@
-"""A file as read-only mapped memory."""
+"""A file as memory that is read only."""
 
 import mmap
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
 from trimaran.base.errors import CheckpointError
 from trimaran.checkpoint.tensors import Bytes
+
+
+class OpenFile(Protocol):
+    """A file whose bytes can be looked at."""
+
+    path: Path
+    size: int
+
+    @property
+    def buffer(self) -> mmap.mmap:
+        """The file's bytes; slices are copies."""
+        ...
+
+    def view(self, offset: int, size: int) -> Bytes:
+        """``size`` bytes from ``offset`` on, without a copy. The view stays valid when the file is closed."""
+        ...
+
+    def release(self) -> None:
+        """Takes out of resident memory what can be read again."""
+        ...
+
+    def close(self) -> None:
+        """Frees what no view needs, and the rest with the last view; idempotent."""
+        ...
 
 
 class MappedFile:

@@ -6,23 +6,34 @@ from trimaran.base.errors import CheckpointError
 from trimaran.checkpoint.checkpoint import Checkpoint
 from trimaran.checkpoint.gguf import MAGIC, read_gguf
 from trimaran.checkpoint.gguf_parts import is_later_part
+from trimaran.checkpoint.model_files import AS_THEY_ARE, ModelFiles
 from trimaran.checkpoint.safetensors import INDEX, read_safetensors
 
 _SAFETENSORS = (".safetensors", ".safetensors.index.json")
 PICKLED = frozenset({".bin", ".pt", ".pth", ".pkl", ".ckpt"})
 
 
-def open_checkpoint(path: str | Path) -> Checkpoint:
+def open_checkpoint(path: str | Path, files: ModelFiles = AS_THEY_ARE) -> Checkpoint:
     """Opens a GGUF file, a ``.safetensors`` file, an index of shards, or a directory that holds one of them.
+
+    ``files`` says how (``verify.model_files``) and is closed with the checkpoint.
 
     Raises ``CheckpointError`` when nothing fits, when a directory leaves a choice, and on every fault in the files.
     Pickled files are refused: loading one runs whatever code it holds.
     """
-    file = model_file(Path(path))
     try:
-        return read_safetensors(file) if file.name.endswith(_SAFETENSORS) else read_gguf(file)
-    except OSError as error:
-        raise CheckpointError(f"cannot read {file}: {error.strerror or error}") from error
+        file = model_file(Path(path))
+        try:
+            return read_safetensors(file, files) if file.name.endswith(_SAFETENSORS) else read_gguf(file, files)
+        except OSError as error:
+            raise CheckpointError(f"cannot read {file}: {error.strerror or error}") from error
+    except BaseException as error:
+        try:
+            if isinstance(error, CheckpointError):
+                files.check()  # that the file was tampered with says more than what is wrong in it
+        finally:
+            files.close()
+        raise
 
 
 def model_file(path: Path) -> Path:

@@ -13,7 +13,8 @@ from typing import Any
 from trimaran.base.errors import CheckpointError
 from trimaran.checkpoint.checkpoint import Checkpoint, check_spans
 from trimaran.checkpoint.json_file import parse_object, read_object
-from trimaran.checkpoint.mapping import MappedFile
+from trimaran.checkpoint.mapping import OpenFile
+from trimaran.checkpoint.model_files import ModelFiles
 from trimaran.checkpoint.tensors import StorageFormat, TensorSpan
 
 INDEX = "model.safetensors.index.json"
@@ -24,37 +25,37 @@ MAX_DIMS = 8
 FORMATS = {fmt.value: fmt for fmt in StorageFormat if fmt.dtype is not None}
 
 
-def read_safetensors(path: Path) -> Checkpoint:
+def read_safetensors(path: Path, opener: ModelFiles) -> Checkpoint:
     """Opens a ``.safetensors`` file, or the shards that an index names; ``config.json`` must lie beside it.
 
     Raises ``CheckpointError`` on a missing shard or config, on a header that is damaged, and on tensors that are
     missing, listed twice, overlapping or out of range.
     """
-    config, digest = read_object(path.parent / CONFIG)
+    config, digest = read_object(path.parent / CONFIG, opener.read)
     fingerprint = hashlib.sha256(digest)
-    weight_map = _read_index(path) if path.name.endswith(".json") else None
+    weight_map = _read_index(path, opener) if path.name.endswith(".json") else None
     shards = [path] if weight_map is None else [path.parent / name for name in sorted(set(weight_map.values()))]
-    files: list[MappedFile] = []
+    files: list[OpenFile] = []
     spans: list[TensorSpan] = []
     try:
         for number, shard in enumerate(shards):
             if not shard.is_file():
                 raise CheckpointError(f"{shard} is missing: {path.name} names it; pull the model again")
-            files.append(MappedFile(shard))
+            files.append(opener.open(shard))
             found, header = _read_shard(files[-1], number)
             fingerprint.update(header)
             spans += found
         if weight_map is not None:
             _check_index(path, weight_map, shards, spans)
-        return Checkpoint("safetensors", path, config, fingerprint.digest(), files, spans)
+        return Checkpoint("safetensors", path, config, fingerprint.digest(), files, spans, opener)
     except BaseException:
         for file in files:
             file.close()
         raise
 
 
-def _read_index(path: Path) -> dict[str, str]:
-    index, _ = read_object(path)
+def _read_index(path: Path, opener: ModelFiles) -> dict[str, str]:
+    index, _ = read_object(path, opener.read)
     weight_map = index.get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(f"{path} has no weight_map")
@@ -81,7 +82,7 @@ def _check_index(path: Path, weight_map: dict[str, str], shards: list[Path], spa
             raise CheckpointError(f"{path}: the index puts tensor {name!r} into {shard}, but it is {where}")
 
 
-def _read_shard(file: MappedFile, number: int) -> tuple[list[TensorSpan], bytes]:
+def _read_shard(file: OpenFile, number: int) -> tuple[list[TensorSpan], bytes]:
     path = file.path
     if file.size < 8:
         raise CheckpointError(f"{path} is too short for a safetensors file ({file.size} bytes)")

@@ -18,6 +18,8 @@ from trimaran.cli.vllm_flags import INSTEAD
 
 COMMANDS = {  # name: (what runs it, one line for --help)
     "pull": ("trimaran.cli.pull:pull", "Fetch a model into the cache, verify it, and print its path."),
+    "verify": ("trimaran.cli.verify:verify", "Hold a model's files against its manifest."),
+    "manifest": ("trimaran.cli.verify:manifest", "List a model's files with their hashes, signed if you like."),
     "serve": ("trimaran.cli.serve:serve", "Serve a model over the OpenAI API."),
     "chat": ("trimaran.cli.chat:chat", "Talk to a model in the terminal."),
     "generate": ("trimaran.cli.generate:generate", "Continue a prompt and print the text."),

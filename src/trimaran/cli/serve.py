@@ -78,6 +78,7 @@ def start(options: ServeOptions) -> int:
 def engine_config(options: ServeOptions, path: Path, name: str) -> "EngineConfig":
     """The engine's part of ``options``; raises ``ConfigError`` on what it cannot be."""
     from trimaran.base.formats import ActivationFormat, KVFormat, WeightFormat
+    from trimaran.checkpoint.verify import Verification
     from trimaran.engine.config import EngineConfig
 
     weights = _FORMATS.get(options.weight_format, options.weight_format)
@@ -88,6 +89,8 @@ def engine_config(options: ServeOptions, path: Path, name: str) -> "EngineConfig
         return EngineConfig(
             model=str(path),
             served_name=name,
+            verify=Verification(options.verify),
+            manifest_key=options.manifest_key,
             executor=options.executor,
             weight_format=None if weights is None else WeightFormat(weights),
             kv_format=None if kv is None else KVFormat(kv),

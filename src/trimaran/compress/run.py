@@ -9,8 +9,10 @@ from typing import Any
 
 from trimaran.base.errors import ConfigError, UnsupportedError
 from trimaran.checkpoint import Checkpoint
+from trimaran.checkpoint.file_record import OURS
 from trimaran.checkpoint.open import PICKLED
 from trimaran.checkpoint.safetensors import CONFIG
+from trimaran.checkpoint.verify import write_model_manifest
 from trimaran.compress.fill import Progress, fill
 from trimaran.compress.plan import Item, Report, make_plan
 from trimaran.compress.recipe import Recipe
@@ -53,6 +55,7 @@ def compress(
             fill(checkpoint, items, recipe, shards, done, report or _silent)
         _copy_files(checkpoint, partial)
         _write_config(checkpoint.metadata, recipe, items, partial / CONFIG)
+        write_model_manifest(partial)
         partial.chmod(0o755)
         partial.rename(folder)
     except OSError as error:
@@ -70,7 +73,7 @@ def _copy_files(checkpoint: Checkpoint, folder: Path) -> None:
     """Tokenizer, chat template, licence and whatever else lies beside the weights."""
     for file in sorted(checkpoint.directory.iterdir()):
         weights = file.suffix in _WEIGHTS or file.name.endswith(".safetensors.index.json")
-        if file.is_file() and not weights and not file.name.startswith(".") and file.name != CONFIG:
+        if file.is_file() and not weights and not file.name.startswith(".") and file.name not in OURS | {CONFIG}:
             shutil.copyfile(file, folder / file.name)
 
 

@@ -8,6 +8,7 @@ import msgspec
 
 from trimaran.base.errors import ConfigError
 from trimaran.base.formats import ActivationFormat, KVFormat, WeightFormat
+from trimaran.checkpoint.verify import Verification
 from trimaran.kernels.null import NullModel
 
 
@@ -20,6 +21,8 @@ class EngineConfig:
 
     model: str = ""  # a .gguf file or a directory with safetensors; unused by the null executor
     served_name: str = ""  # how the engine calls the model; empty: the last part of ``model``
+    verify: Verification = Verification.AUTO
+    manifest_key: str | None = None  # a PEM file with the key that must have signed the model's manifest
     executor: str = "native"
     weight_format: WeightFormat | None = None  # None: the file's own grid, tensor by tensor
     kv_format: KVFormat | None = None  # None: see kv_format_beside

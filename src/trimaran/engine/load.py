@@ -7,6 +7,7 @@ from pathlib import Path
 from trimaran.base.errors import ConfigError
 from trimaran.base.formats import KVFormat
 from trimaran.base.messages import CachePages, Started
+from trimaran.checkpoint import Checkpoint
 from trimaran.engine.config import EngineConfig
 from trimaran.engine.engine import Engine
 from trimaran.engine.limits import SchedulerLimits
@@ -40,11 +41,12 @@ def _load_null(config: EngineConfig) -> Engine:
 
 def _load_model(config: EngineConfig) -> Engine:
     from trimaran.checkpoint import open_checkpoint
+    from trimaran.checkpoint.verify import model_files
     from trimaran.models.load import load_weights
     from trimaran.models.registry import build_program, read_config
 
-    checkpoint = open_checkpoint(Path(config.model))
-    try:
+    path = Path(config.model)
+    with open_checkpoint(path, model_files(path, config.verify, config.manifest_key)) as checkpoint:
         model = read_config(checkpoint)
         program = build_program(model)
         weights = load_weights(checkpoint, model, program, config.weight_format)
@@ -55,13 +57,21 @@ def _load_model(config: EngineConfig) -> Engine:
         weight_format = _describe(weights)
         del weights  # views of the mapped file; the executor has its own copy
         checkpoint.release()
+        _verify(checkpoint, executor)
         digest = checkpoint.digest
-    finally:
-        checkpoint.close()
-    name = config.served_name or Path(config.model).stem
+    name = config.served_name or path.stem
     return _start(
         config, sizes, executor, program, model.eos_ids, name=name, digest=digest, weight_format=weight_format
     )
+
+
+def _verify(checkpoint: Checkpoint, executor: Executor) -> None:
+    """Waits for the hashes of the bytes that were packed; frees the executor if they are wrong."""
+    try:
+        checkpoint.verify()
+    except BaseException:
+        executor.close()
+        raise
 
 
 def _options(config: EngineConfig, sizes: Sizes) -> ExecutorOptions:
@@ -90,6 +100,7 @@ def _start(
 ) -> Engine:
     info = Started(
         model=config.served_name or name,
+        digest=digest,
         context=sizes.context,
         vocab=program.vocab,
         weight_format=weight_format,

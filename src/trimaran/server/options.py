@@ -70,6 +70,14 @@ class ServeOptions:
     pin_threads: bool = option(False, "tie each compute thread to a core of its own; slower beside other busy programs")
     overlap: bool = option(True, "send and receive while a step runs; off: the plain loop")
     offline: bool = option(False, "open no socket to fetch the model")
+    verify: str = option(
+        "auto",
+        "hold all files against the model's manifest while loading; auto: if it has one; always: or refuse it",
+        choices=("auto", "always", "never"),
+    )
+    manifest_key: str | None = option(
+        None, "PEM file with the ed25519 key that must have signed the manifest", metavar="FILE"
+    )
 
     max_body_bytes: Positive = option(8 * 2**20, "largest request body", metavar="BYTES")
     timeout_body: Seconds = option(30.0, "seconds for a request's headers and body to arrive", metavar="SECONDS")

@@ -137,6 +137,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     object: Literal["model"] = "model"
     created: int
     owned_by: str = "trimaran"
+    digest: str
     max_model_len: int
     weight_format: str
     kv_format: str

@@ -27,7 +27,15 @@ class ModelCard:
         self.names = names
         self.created = int(time.time())
         self._started = started
-        facts = (version, started.model, started.weight_format, started.kv_format, started.executor, started.isa)
+        facts = (
+            version,
+            started.model,
+            started.digest,
+            started.weight_format,
+            started.kv_format,
+            started.executor,
+            started.isa,
+        )
         self.fingerprint = "fp_" + hashlib.sha256(repr(facts).encode()).hexdigest()[:12]
 
     def identity(self, prefix: str, model: str) -> Identity:
@@ -47,6 +55,7 @@ class ModelCard:
             id=name,
             created=self.created,
             max_model_len=self._started.context,
+            digest=self._started.digest,
             weight_format=self._started.weight_format,
             kv_format=self._started.kv_format,
         )

@@ -1,0 +1,43 @@
+from cryptography.hazmat.primitives.asymmetric import ed25519
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from typer.testing import CliRunner
+
+from trimaran.checkpoint.file_record import MANIFEST, SIGNATURE
+from trimaran.cli.app import app
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, list(map(str, arguments)))
+
+
+def test_a_manifest_is_written_signed_and_verified(tmp_path):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "model.gguf").write_bytes(b"GGUF")
+    key = ed25519.Ed25519PrivateKey.generate()
+    private, public = tmp_path / "key.pem", tmp_path / "public.pem"
+    private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    public.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+
+    result = run("verify", folder)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert f"has no {MANIFEST}" in result.stderr
+
+    result = run("manifest", folder, "--sign", private)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("1 files, 0.0 MB: sha256 ")
+    assert (folder / SIGNATURE).exists()
+    checked = run("verify", folder / "model.gguf", "--key", public)
+    assert checked.exit_code == 0, checked.output
+    assert checked.stdout == result.stdout.rstrip("\n") + ", signed\n"
+
+    (folder / "model.gguf").write_bytes(b"GGUG")
+    result = run("verify", folder)
+    assert result.exit_code == 1
+    assert "model.gguf holds other bytes" in result.stderr
+
+
+def test_a_model_that_is_nowhere_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRIMARAN_HOME", str(tmp_path))
+    assert run("verify", tmp_path / "none").exit_code == 1
+    assert run("verify", "smollm2").exit_code == 1, "nothing is fetched in order to be verified"
