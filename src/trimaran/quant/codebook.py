@@ -1,8 +1,7 @@
 """Codebooks: each row's numbers are codes of 4 or 3 bits for levels of its own, which are ``scale * int8``.
 
 A row is first rounded to int8; k-means of how often (or how much) each of the 255 integers counts gives the levels. In
-one dimension clusters are intervals, so that prefix sums give their means: an iteration costs a few reads a level,
-however long the row is.
+one dimension clusters are runs, so that prefix sums give what a cluster costs, however long the row is.
 """
 
 import numpy as np
@@ -14,10 +13,13 @@ from trimaran.kernels.step import Float32
 from trimaran.kernels.weights import Weight
 from trimaran.quant.groups import as_groups, as_half
 
+Float64 = npt.NDArray[np.float64]
 Levels = npt.NDArray[np.int8]
+Places = npt.NDArray[np.intp]
 
 _MOST = 127
-_ITERATIONS = 24
+_REACH = 8  # integers that an end may move in a round
+_ROUNDS = 2
 
 
 def quantise(name: str, values: Float32, fmt: WeightFormat, importance: Float32 | None = None) -> Weight:
@@ -37,22 +39,68 @@ def quantise(name: str, values: Float32, fmt: WeightFormat, importance: Float32 
     return Weight(name, fmt, values.shape, pack_nibbles(nibbles), scale, codebook=levels)
 
 
-def fit_levels(weights: npt.NDArray[np.float64], count: int) -> Levels:
-    """``count`` ascending levels for each row of ``weights`` ``[rows, 255]``: how much -127 to 127 count."""
-    integers = np.arange(-_MOST, _MOST + 1)
-    mass, moment = _sums(weights), _sums(weights * integers)
-    shares = (np.arange(count) + 0.5) / count
-    total = np.maximum(mass[:, -1:], np.finfo(np.float64).tiny)
-    spread = _sums(np.cbrt(weights))  # the best density of many levels is the cube root of that of the numbers
-    targets = spread[:, -1:] * shares
-    levels = (spread[:, None, 1:] < targets[..., None]).sum(axis=-1) - float(_MOST)
-    for _ in range(_ITERATIONS):
-        edges = _edges(levels)
-        above = np.diff(np.take_along_axis(moment, edges, axis=1), axis=1)
-        below = np.diff(np.take_along_axis(mass, edges, axis=1), axis=1)
-        levels = np.divide(above, below, out=levels.copy(), where=below > 1e-12 * total)
-    rounded: Levels = np.clip(np.rint(levels), -_MOST, _MOST).astype(np.int8)
+def fit_levels(weights: Float64, count: int) -> Levels:
+    """``count`` ascending levels for each row of ``weights`` ``[rows, 255]``: how much -127 to 127 count.
+
+    Clusters are runs of integers, and dynamic programming finds the best of all whose ends lie near those of a first
+    guess, then near those found. The squared error is within 3 % of the least possible, where Lloyd's algorithm stops
+    10 to 100 % above it (``tests/quant/test_codebook.py`` has the exact search).
+    """
+    mass, moment = _sums(weights), _sums(weights * np.arange(-_MOST, _MOST + 1))
+    ends = _first_ends(weights, count)
+    for _ in range(_ROUNDS):
+        ends = _best_ends(mass, moment, ends)
+    below, above = (np.diff(np.take_along_axis(sums, ends, axis=1), axis=1) for sums in (mass, moment))
+    means = np.divide(
+        above, below, out=ends[:, :-1] - float(_MOST), where=below > 0
+    )  # of no integers: any in its order
+    rounded: Levels = np.clip(np.rint(means), -_MOST, _MOST).astype(np.int8)
     return rounded
+
+
+def _first_ends(weights: Float64, count: int) -> Places:
+    """``[rows, count + 1]``, how many integers lie below each end: the best levels, if many, would lie as densely as the
+    cube root of the density (Panter and Dite, 1951), which is taken over ``2 * _REACH + 1`` integers."""
+    places = np.arange(weights.shape[1])
+    mass = _sums(weights)
+    near = mass[:, np.minimum(places + _REACH + 1, len(places))] - mass[:, np.maximum(places - _REACH, 0)]
+    spread = _sums(np.cbrt(near))
+    shares = spread[:, -1:] * np.arange(count + 1) / count
+    ends = (spread[:, None, :] < shares[..., None]).sum(axis=-1)
+    ends[:, 0], ends[:, -1] = 0, len(places)
+    return ends
+
+
+def _best_ends(mass: Float64, moment: Float64, ends: Places) -> Places:
+    """The best ends of clusters that are at most ``_REACH`` integers away from ``ends``.
+
+    A cluster lowers the squared error by ``moment^2 / mass``, so that the sum of this is what grows.
+    """
+    rows, count = len(ends), ends.shape[1] - 1
+    reach = np.arange(-_REACH, _REACH + 1)
+    begins, gains = ends[:, :1], np.zeros((rows, 1))
+    candidates, choices = [begins], []
+    for cluster in range(1, count + 1):
+        stops = ends[:, -1:] if cluster == count else np.clip(ends[:, cluster, None] + reach, 0, ends[:, -1:])
+        below, above = (
+            np.take_along_axis(sums, stops, axis=1)[:, None, :] - np.take_along_axis(sums, begins, axis=1)[:, :, None]
+            for sums in (mass, moment)
+        )
+        np.square(above, out=above)
+        gain = np.divide(above, below, out=np.zeros_like(above), where=below > 0)
+        gain += gains[:, :, None]
+        gain[stops[:, None, :] < begins[:, :, None]] = -np.inf
+        choice = gain.argmax(axis=1)
+        gains = np.take_along_axis(gain, choice[:, None, :], axis=1)[:, 0]
+        choices.append(choice)
+        candidates.append(stops)
+        begins = stops
+    best = ends.copy()
+    at = np.zeros((rows, 1), np.intp)
+    for cluster in range(count - 1, 0, -1):
+        at = np.take_along_axis(choices[cluster], at, axis=1)
+        best[:, cluster, None] = np.take_along_axis(candidates[cluster], at, axis=1)
+    return best
 
 
 def nearest_levels(levels: Levels) -> npt.NDArray[np.uint8]:
@@ -65,7 +113,7 @@ def nearest_levels(levels: Levels) -> npt.NDArray[np.uint8]:
     return codes
 
 
-def _weights(integers: npt.NDArray[np.int16], importance: Float32 | None) -> npt.NDArray[np.float64]:
+def _weights(integers: npt.NDArray[np.int16], importance: Float32 | None) -> Float64:
     """How much each of -127 to 127 counts in each row."""
     rows, places = len(integers), 2 * _MOST + 1
     bins = integers.astype(np.int64) + _MOST + np.arange(rows)[:, None] * places
@@ -73,15 +121,8 @@ def _weights(integers: npt.NDArray[np.int16], importance: Float32 | None) -> npt
     return np.bincount(bins.ravel(), each, rows * places).reshape(rows, places).astype(np.float64)
 
 
-def _sums(weights: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _sums(weights: Float64) -> Float64:
     """Sums of the first 0 to 255 columns."""
     sums = np.zeros((len(weights), weights.shape[1] + 1))
     np.cumsum(weights, axis=1, out=sums[:, 1:])
     return sums
-
-
-def _edges(levels: npt.NDArray[np.float64]) -> npt.NDArray[np.intp]:
-    """Where the clusters of ascending levels begin and end, as counts of the integers before."""
-    middles = np.floor((levels[:, 1:] + levels[:, :-1]) / 2) + _MOST + 1
-    first = np.zeros((len(levels), 1))
-    return np.concatenate([first, middles, first + 2 * _MOST + 1], axis=1).astype(np.intp)
