@@ -38,8 +38,47 @@ def test_a_pair(source: str, tmp_path: Path) -> None:
 
 
 def test_other_formats_and_gguf_files_are_refused(source: str, tmp_path: Path, smollm2: Path) -> None:
-    assert "--format 'int3' is none of fp8, int4" in run(source, "--format", "int3", "-o", str(tmp_path / "a")).stderr
+    assert (
+        "--format 'int3' is none of fp8, int4, codebook4, codebook3"
+        in run(source, "--format", "int3", "-o", str(tmp_path / "a")).stderr
+    )
     done = run(str(smollm2), "-o", str(tmp_path / "a"))
     assert done.exit_code == 1
     assert "is a GGUF file" in done.stderr
     assert not (tmp_path / "a").exists()
+
+
+class Bytes:
+    """A tokenizer of 128 ids."""
+
+    def encode(self, text: str) -> list[int]:
+        return [byte % 128 for byte in text.encode()]
+
+    def encode_prompt(self, text: str) -> list[int]:
+        return [1, *self.encode(text)]
+
+
+def test_codebooks_with_calibration(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trimaran.text.tokenizer.open_tokenizer", lambda _: Bytes())
+    text = tmp_path / "text.txt"
+    text.write_text("What is read often is rounded little. " * 30)
+    plain = run(source, "--format", "codebook4", "-o", str(tmp_path / "plain"))
+    done = run(source, "--format", "codebook4", "--calibrate", str(text), "-o", str(tmp_path / "calibrated"))
+    assert plain.exit_code == done.exit_code == 0, done.stderr
+    assert f"Calibrating with {text}" in done.stderr
+    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("plain", "calibrated")]
+    assert len(weights[0]) == len(weights[1])
+    assert weights[0] != weights[1]
+    text.write_text("short")
+    short = run(source, "--format", "codebook4", "--calibrate", str(text), "-o", str(tmp_path / "short"))
+    assert "text.txt has 5 tokens; give at least 100" in short.stderr
+    missing = run(source, "--format", "codebook4", "--calibrate", "nowhere.txt", "-o", str(tmp_path / "short"))
+    assert "--calibrate nowhere.txt: cannot be read as text" in missing.stderr
+
+
+@pytest.mark.parametrize("flag", [("--outliers", "1"), ("--calibrate", "text.txt")])
+@pytest.mark.parametrize("other", [("--pair",), ("--format", "int4")])
+def test_flags_of_codebooks_are_refused_elsewhere(flag: tuple[str, ...], other: tuple[str, ...], source: str) -> None:
+    done = run(source, *flag, *other, "-o", "nowhere")
+    assert done.exit_code == 2
+    assert f"{flag[0]} is for --format codebook4 and codebook3" in done.stderr

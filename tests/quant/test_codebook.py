@@ -58,7 +58,7 @@ def test_rows_of_zeros_and_of_few_numbers_are_exact() -> None:
 
 
 def least_error(weights: np.ndarray, count: int) -> np.ndarray:
-    """The least squared error that ``count`` levels leave of each row of ``weights`` ``[rows, integers]``, by trying all."""
+    """The least squared error that ``count`` levels leave of each row of ``weights``, by trying all."""
     places = np.arange(weights.shape[1], dtype=np.float64)
     sums = [np.cumsum(np.pad(weights * places**power, ((0, 0), (1, 0))), axis=1) for power in range(3)]
     mass, moment, square = (each[:, None, :] - each[:, :, None] for each in sums)

@@ -1,7 +1,8 @@
 """Second moments of what a model's matrices are multiplied with, over calibration texts."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
@@ -24,7 +25,12 @@ class Squares:
     mean: Float32
 
 
-def input_squares(checkpoint: Checkpoint, texts: Sequence[Sequence[int]]) -> dict[tuple[str, int], Squares]:
+Progress = Callable[[int, int | None], None]  # bytes of weights that were multiplied with, and in all
+
+
+def input_squares(
+    checkpoint: Checkpoint, texts: Sequence[Sequence[int]], report: Progress | None = None
+) -> dict[tuple[str, int], Squares]:
     """The squares of every matrix's inputs, by the tensor's name without what multimodal models put before it
     (``models.names.text_name``), and the piece's number (0 but for GGUF's stacks of experts).
 
@@ -34,17 +40,29 @@ def input_squares(checkpoint: Checkpoint, texts: Sequence[Sequence[int]]) -> dic
     """
     cfg = read_config(checkpoint)
     program = build_program(cfg)
-    weights = _Squares(checkpoint, cfg, program)
+    weights = _Squares(checkpoint, cfg, program, report)
     Forward(program, weights, texts).run()
     return weights.found
 
 
 class _Squares(StreamedWeights):
-    def __init__(self, checkpoint: Checkpoint, cfg: ModelConfig, program: Program) -> None:
+    def __init__(self, checkpoint: Checkpoint, cfg: ModelConfig, program: Program, report: Progress | None) -> None:
         super().__init__(logical_tensors(checkpoint), checkpoint.kind, cfg, program, checkpoint.release)
         self.found: dict[tuple[str, int], Squares] = {}
+        self._report = report
+        self._done = 0
+        self._total = 4 * sum(
+            prod(spec.shape) for spec in program.weights.values() if spec.matrix and spec.name not in _TABLES
+        )
 
     def parts(self, parts: Sequence[Part], columns: tuple[int, ...], inputs: Float32) -> list[Float32]:
         mean = np.einsum("ij,ij->j", inputs, inputs) / np.float32(max(1, len(inputs)))
         self.found |= {(part.tensor, part.piece): Squares(len(inputs), mean) for part in parts}
-        return super().parts(parts, columns, inputs)
+        found = super().parts(parts, columns, inputs)
+        self._done += sum(values.nbytes for values in found)
+        if self._report is not None:
+            self._report(self._done, self._total)
+        return found
+
+
+_TABLES = ("model.embed_tokens", "lm_head")  # which this forward multiplies nothing with

@@ -9,15 +9,36 @@ from trimaran.cli import flags
 from trimaran.cli.sizes import parse_size
 
 if TYPE_CHECKING:
+    from trimaran.checkpoint import Checkpoint
     from trimaran.compress.plan import Report
     from trimaran.compress.recipe import Recipe
+    from trimaran.kernels.step import Float32
+
+PAIR = ("fp8", "int4")
+_MOST_TEXT = 1 << 20  # characters that are read
+_FEWEST_TOKENS = 100
 
 
 def compress(
     model: flags.Model,
     out: Annotated[Path, typer.Option("-o", "--out", metavar="DIR", help="A new folder.", show_default=False)],
-    fmt: Annotated[str, typer.Option("--format", help="int4 or fp8.")] = "int4",
+    fmt: Annotated[str, typer.Option("--format", help="int4, fp8, codebook4 or codebook3.")] = "int4",
     group: Annotated[int, typer.Option("--group", help="int4: weights that share a scale: 32, 64 or 128.")] = 32,
+    outliers: Annotated[
+        float | None,
+        typer.Option(
+            "--outliers", help="codebook4, codebook3: percent of the weights kept apart: 0.45.", show_default=False
+        ),
+    ] = None,
+    calibrate: Annotated[
+        Path | None,
+        typer.Option(
+            "--calibrate",
+            metavar="TEXT",
+            help="codebook4, codebook3: a file of text to run through the model; weights with large inputs count more.",
+            show_default=False,
+        ),
+    ] = None,
     experts_only: Annotated[
         bool, typer.Option("--experts-only", help="Compress routed experts and nothing else, as Kimi publishes models.")
     ] = False,
@@ -27,14 +48,16 @@ def compress(
     max_shard_size: Annotated[str, typer.Option("--max-shard-size", help="Largest file of weights.")] = "4GiB",
     offline: flags.Offline = False,
 ) -> None:
-    """Write a smaller copy of a model's weights, in formats that other engines read too.
+    """Write a smaller copy of a model's weights.
 
     Reads safetensors a few rows at a time, so memory does not limit the size. int4: compressed-tensors' pack-quantized,
-    symmetric. fp8: e4m3 in blocks of 128 x 128. The folder appears when it is whole.
+    symmetric. fp8: e4m3 in blocks of 128 x 128. codebook4, codebook3: 16 or 8 levels for each output and single weights
+    apart, which only Trimaran reads. The folder appears when it is whole.
 
     \b
     Examples:
       trimaran compress ./Qwen3-8B --format int4 --group 32 -o Qwen3-8B-int4
+      trimaran compress ./Qwen3-8B --format codebook4 --calibrate book.txt -o Qwen3-8B-cb4
       trimaran compress ./GLM-4.7 --format int4 --experts-only -o GLM-4.7-int4
       trimaran compress ./GLM-4.7 --pair -o GLM-4.7-pair
     """
@@ -42,21 +65,61 @@ def compress(
     from trimaran.checkpoint import open_checkpoint
     from trimaran.checkpoint.progress import progress
     from trimaran.checkpoint.sources import resolve
+    from trimaran.compress.codebook import OUTLIERS, Codebook
     from trimaran.compress.recipe import Fp8Blocks, Int4
     from trimaran.compress.run import compress as run
 
-    recipes: dict[str, Recipe] = {"fp8": Fp8Blocks(), "int4": Int4(group)}
+    recipes: dict[str, Recipe] = {
+        "fp8": Fp8Blocks(),
+        "int4": Int4(group),
+        "codebook4": Codebook(4, OUTLIERS if outliers is None else outliers),
+        "codebook3": Codebook(3, OUTLIERS if outliers is None else outliers),
+    }
     if fmt not in recipes:
         raise ConfigError(f"--format {fmt!r} is none of {', '.join(recipes)}")
+    for flag, value in (("--outliers", outliers), ("--calibrate", calibrate)):
+        if value is not None and (pair or not isinstance(recipes[fmt], Codebook)):
+            raise ConfigError(f"{flag} is for --format codebook4 and codebook3")
     most = parse_size(max_shard_size)
-    if pair and out.exists():
+    if out.exists():
         raise ConfigError(f"{out} exists already; name a new folder")
-    wanted = {out / name: recipe for name, recipe in recipes.items()} if pair else {out: recipes[fmt]}
+    wanted = {out / name: recipe for name, recipe in recipes.items() if name in PAIR} if pair else {out: recipes[fmt]}
     with open_checkpoint(resolve(model, offline=offline).path) as checkpoint:
+        squares = None if calibrate is None else _measure(checkpoint, calibrate)
         for folder, recipe in wanted.items():
             with progress(f"to {folder}", "Compress") as report:
-                done = run(checkpoint, recipe, folder, experts_only=experts_only, max_shard=most, report=report)
+                done = run(
+                    checkpoint,
+                    recipe,
+                    folder,
+                    experts_only=experts_only,
+                    max_shard=most,
+                    report=report,
+                    squares=squares,
+                )
             print(_summary(folder, done), flush=True)
+
+
+def _measure(checkpoint: "Checkpoint", file: Path) -> "dict[str, Float32]":
+    """The mean square of each input of each matrix, over the text in ``file``."""
+    from trimaran.base.errors import ConfigError
+    from trimaran.calibration.moments import input_squares
+    from trimaran.calibration.texts import cut
+    from trimaran.checkpoint.progress import progress
+    from trimaran.text.tokenizer import open_tokenizer
+
+    try:
+        with file.open(encoding="utf-8") as opened:
+            text = opened.read(_MOST_TEXT)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--calibrate {file}: cannot be read as text ({error})") from error
+    tokenizer = open_tokenizer(checkpoint)
+    ids = tokenizer.encode(text)
+    if len(ids) < _FEWEST_TOKENS:
+        raise ConfigError(f"--calibrate {file} has {len(ids)} tokens; give at least {_FEWEST_TOKENS}, better 20,000")
+    with progress(f"with {file}", "Calibrat") as report:
+        found = input_squares(checkpoint, cut(ids, tokenizer.encode_prompt("")), report)
+    return {name: squares.mean for (name, _), squares in found.items() if squares.rows}
 
 
 def _summary(folder: Path, done: "Report") -> str:

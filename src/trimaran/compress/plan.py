@@ -1,6 +1,7 @@
 """What a checkpoint becomes, decided before anything is written: which tensors, of which bytes, and what stays."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from trimaran.base.errors import UnsupportedError
@@ -9,6 +10,8 @@ from trimaran.checkpoint.tensors import StorageFormat
 from trimaran.compress.choice import DROPPED, why_kept
 from trimaran.compress.recipe import Output, Recipe
 from trimaran.compress.shards import size_of
+from trimaran.kernels.step import Float32
+from trimaran.models.names import text_name
 from trimaran.quant.logical import LogicalTensor, logical_tensors
 from trimaran.quant.stored import Plain, Stored
 
@@ -48,20 +51,26 @@ class Report:
 
 @dataclass(frozen=True)
 class Item:
-    """A tensor of the source and what becomes of it; compressed unless ``kept`` says why not."""
+    """A tensor of the source and what becomes of it; compressed unless ``kept`` says why not.
+
+    ``squares`` ``[cols]`` is the mean square of each input of a matrix, where it was measured.
+    """
 
     tensor: LogicalTensor
     shape: tuple[int, ...]
     outputs: tuple[Output, ...]
     kept: str | None
+    squares: Float32 | None
 
 
-def make_plan(checkpoint: Checkpoint, recipe: Recipe, experts_only: bool) -> tuple[list[Item], Report]:
+def make_plan(
+    checkpoint: Checkpoint, recipe: Recipe, experts_only: bool, squares: Mapping[str, Float32]
+) -> tuple[list[Item], Report]:
     """All items, in the source's order, and a report that lacks the errors; raises as ``compress`` does."""
     report, items, seen = Report(bytes_before=checkpoint.tensor_bytes), [], 0
     for tensor in logical_tensors(checkpoint):
         stored = tensor.open()
-        item = _item(tensor, stored, recipe, experts_only)
+        item = _item(tensor, stored, recipe, experts_only, squares)
         size = sum(map(size_of, item.outputs))
         if item.kept is None:
             if recipe.already(stored):
@@ -85,7 +94,9 @@ def make_plan(checkpoint: Checkpoint, recipe: Recipe, experts_only: bool) -> tup
     return items, report
 
 
-def _item(tensor: LogicalTensor, stored: Stored, recipe: Recipe, experts_only: bool) -> Item:
+def _item(
+    tensor: LogicalTensor, stored: Stored, recipe: Recipe, experts_only: bool, squares: Mapping[str, Float32]
+) -> Item:
     kept = why_kept(tensor.name, stored.shape, experts_only)
     if kept is None and not recipe.fits(stored.shape[1]):
         kept = "inputs that groups do not divide"
@@ -96,4 +107,4 @@ def _item(tensor: LogicalTensor, stored: Stored, recipe: Recipe, experts_only: b
     else:
         fmt = stored.tensor.fmt if isinstance(stored, Plain) else StorageFormat.BF16
         outputs = [Output(tensor.name, fmt, stored.shape)]
-    return Item(tensor, stored.shape, tuple(outputs), kept)
+    return Item(tensor, stored.shape, tuple(outputs), kept, squares.get(text_name(tensor.name)))

@@ -55,8 +55,8 @@ class Recipe(ABC):
         """The small tensors beside them."""
 
     @abstractmethod
-    def encode(self, values: Float32) -> Piece:
-        """Finite rows, rounded."""
+    def encode(self, values: Float32, squares: Float32 | None) -> Piece:
+        """Finite rows, rounded; ``squares`` ``[cols]`` is the mean square of each input, where it was measured."""
 
     @abstractmethod
     def fits(self, cols: int) -> bool:
@@ -92,7 +92,7 @@ class Int4(Recipe):
     def constants(self, rows: int, cols: int) -> list[npt.NDArray[Any]]:
         return [np.array([rows, cols], "<i8")]
 
-    def encode(self, values: Float32) -> Piece:
+    def encode(self, values: Float32, squares: Float32 | None) -> Piece:  # noqa: ARG002, as in the base class
         packed = pack_rows(values, self.group)
         return Piece((packed.words, packed.scale), packed.error, packed.plain_error)
 
@@ -136,7 +136,7 @@ class Fp8Blocks(Recipe):
     def constants(self, rows: int, cols: int) -> list[npt.NDArray[Any]]:  # noqa: ARG002, as in the base class
         return []
 
-    def encode(self, values: Float32) -> Piece:
+    def encode(self, values: Float32, squares: Float32 | None) -> Piece:  # noqa: ARG002, as in the base class
         floats, scale = block_rows(values)
         wide = scale.repeat(128, axis=0)[: len(values)].repeat(128, axis=1)[:, : values.shape[1]]
         error = float(np.square(floats.astype(np.float32) * wide - values).sum(dtype=np.float64))

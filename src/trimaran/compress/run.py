@@ -3,7 +3,7 @@
 import json
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from trimaran.compress.fill import Progress, fill
 from trimaran.compress.plan import Item, Report, make_plan
 from trimaran.compress.recipe import Recipe
 from trimaran.compress.shards import Shards
+from trimaran.kernels.step import Float32
 
 _WEIGHTS = PICKLED | {".safetensors", ".gguf", ".h5", ".msgpack", ".onnx"}
 _STALE = ("quantization_config", "compression_config")
@@ -30,9 +31,12 @@ def compress(
     experts_only: bool = False,
     max_shard: int = 4 << 30,
     report: Progress | None = None,
+    squares: Mapping[str, Float32] | None = None,
 ) -> Report:
     """Writes ``checkpoint`` to ``folder``, which must not exist; ``report`` hears of bytes written and in all.
 
+    ``squares`` are the mean squares ``[cols]`` of what matrices are multiplied with, by ``models.names.text_name``
+    (``calibration.moments``); formats that weigh errors use them, for the matrices that are there.
     What stays is copied bit by bit; where the source had compressed it, it is written in bf16. Raises ``ConfigError``
     when the folder is there or the disk is too small, ``UnsupportedError`` on GGUF files, on sources that have no more
     bits than the recipe and where nothing would be compressed, ``CheckpointError`` on weights that are not finite.
@@ -44,7 +48,7 @@ def compress(
         )
     if folder.exists() or folder.is_symlink():
         raise ConfigError(f"{folder} exists already; name a new folder")
-    items, done = make_plan(checkpoint, recipe, experts_only)
+    items, done = make_plan(checkpoint, recipe, experts_only, squares or {})
     folder.parent.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(folder.parent).free
     if done.bytes_after > free:

@@ -4,13 +4,15 @@ A row is first rounded to int8; k-means of how often (or how much) each of the 2
 one dimension clusters are runs, so that prefix sums give what a cluster costs, however long the row is.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 
 from trimaran.base.formats import WeightFormat
-from trimaran.kernels.dequantise import pack_nibbles
+from trimaran.kernels.dequantise import dequantise, pack_nibbles
 from trimaran.kernels.step import Float32
-from trimaran.kernels.weights import Weight
+from trimaran.kernels.weights import Outliers, Weight
 from trimaran.quant.groups import as_groups, as_half
 
 Float64 = npt.NDArray[np.float64]
@@ -24,7 +26,7 @@ _ROUNDS = 2
 
 def quantise(name: str, values: Float32, fmt: WeightFormat, importance: Float32 | None = None) -> Weight:
     """``values`` ``[rows, cols]`` on levels with the least squared error, each error times ``importance`` ``[rows or 1,
-    cols]``; without outliers.
+    cols]``.
 
     Raises ``UnsupportedError`` as ``quant.int8.quantise`` does.
     """
@@ -37,6 +39,29 @@ def quantise(name: str, values: Float32, fmt: WeightFormat, importance: Float32 
     codes = nearest_levels(levels)
     nibbles = np.take_along_axis(codes, (integers + _MOST).astype(np.intp), axis=1)
     return Weight(name, fmt, values.shape, pack_nibbles(nibbles), scale, codebook=levels)
+
+
+def quantise_apart(
+    name: str, values: Float32, fmt: WeightFormat, count: int, importance: Float32 | None = None
+) -> Weight:
+    """As ``quantise``, with the ``count`` largest magnitudes of each row apart: levels need not reach them.
+
+    They are outliers of what their level leaves, in fp16.
+    """
+    if not count:
+        return quantise(name, values, fmt, importance)
+    columns = np.argpartition(np.abs(values), -count, axis=1)[:, -count:]
+    columns.sort(axis=1)
+    inner, weights = values.copy(), np.ones_like(values)
+    if importance is not None:
+        weights *= importance
+    for array in (inner, weights):
+        np.put_along_axis(array, columns, np.float32(0), axis=1)
+    weight = quantise(name, inner, fmt, weights)
+    rest = np.take_along_axis(values - dequantise(weight), columns, axis=1)
+    starts = np.arange(len(values) + 1, dtype=np.int32) * np.int32(count)
+    outliers = Outliers(starts, columns.astype(np.int32).ravel(), as_half(name, rest).ravel())
+    return replace(weight, outliers=outliers)
 
 
 def fit_levels(weights: Float64, count: int) -> Levels:
@@ -59,14 +84,17 @@ def fit_levels(weights: Float64, count: int) -> Levels:
 
 
 def _first_ends(weights: Float64, count: int) -> Places:
-    """``[rows, count + 1]``, how many integers lie below each end: the best levels, if many, would lie as densely as the
-    cube root of the density (Panter and Dite, 1951), which is taken over ``2 * _REACH + 1`` integers."""
+    """``[rows, count + 1]``, how many integers lie below each end.
+
+    The best levels, if many, lie as densely as the cube root of the density (Panter and Dite, 1951); that is taken over
+    ``2 * _REACH + 1`` integers.
+    """
     places = np.arange(weights.shape[1])
     mass = _sums(weights)
     near = mass[:, np.minimum(places + _REACH + 1, len(places))] - mass[:, np.maximum(places - _REACH, 0)]
     spread = _sums(np.cbrt(near))
     shares = spread[:, -1:] * np.arange(count + 1) / count
-    ends = (spread[:, None, :] < shares[..., None]).sum(axis=-1)
+    ends: Places = (spread[:, None, :] < shares[..., None]).sum(axis=-1)
     ends[:, 0], ends[:, -1] = 0, len(places)
     return ends
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from trimaran.base.errors import UnsupportedError
 from trimaran.checkpoint.tensors import CheckpointTensor, StorageFormat
-from trimaran.quant import packed, qweight, scaled
+from trimaran.quant import packed, qweight, scaled, squeezed
 from trimaran.quant.method import Method, read_method
 from trimaran.quant.parts import Parts
 from trimaran.quant.stored import Stored, plain
@@ -74,6 +74,7 @@ class _Kind:
 
 
 _PACKED = _Kind(packed.LEAVES, lambda parts, _: packed.read_packed(parts))
+_SQUEEZED = _Kind(squeezed.LEAVES, lambda parts, _: squeezed.read_squeezed(parts))
 _QWEIGHT = _Kind(qweight.LEAVES, qweight.read_qweight)
 _FP8 = _Kind(scaled.LEAVES, scaled.read_fp8)
 _INT8 = _Kind(scaled.LEAVES, lambda parts, _: scaled.read_int8(parts))
@@ -88,6 +89,8 @@ def _kind(leaves: Mapping[str, CheckpointTensor]) -> _Kind | None:
         return _refused("MXFP4, or another kind with two weights a byte")
     if "weight_packed" in leaves:
         return _PACKED
+    if "weight_codes" in leaves:
+        return _SQUEEZED
     if "qweight" in leaves:
         return _QWEIGHT
     if codes is None:

@@ -10,7 +10,8 @@ from typing import Any
 
 from trimaran.base.errors import CheckpointError, UnsupportedError
 
-READABLE = ("fp8", "fbgemm_fp8", "modelopt", "compressed-tensors", "awq", "gptq")
+CODEBOOK = "trimaran-codebook"  # what ``trimaran compress --format codebook4`` writes: ``quant/squeezed.py``
+READABLE = ("fp8", "fbgemm_fp8", "modelopt", "compressed-tensors", "awq", "gptq", CODEBOOK)
 
 
 @dataclass(frozen=True)

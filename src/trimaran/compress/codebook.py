@@ -1,0 +1,69 @@
+"""Codebooks with outliers: the formats ``codebook4`` and ``codebook3``, which only Trimaran reads.
+
+Source of the method: Kim et al., "SqueezeLLM: Dense-and-Sparse Quantization" (2023): a few levels for each output, by
+k-means in which a weight counts by what its error does to the model, and the largest weights apart. There this is the
+diagonal of the Fisher information, from gradients. Here it is the mean square of the weight's input, which is that
+diagonal for a loss whose gradients at the outputs of a matrix are independent of its inputs and alike; it takes no
+backward pass.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trimaran.base.errors import ConfigError
+from trimaran.base.formats import GROUP
+from trimaran.compress.recipe import Output, Piece, Recipe
+from trimaran.kernels.dequantise import dequantise
+from trimaran.kernels.step import Float32
+from trimaran.quant.codebook import quantise_apart
+from trimaran.quant.integers import Integers
+from trimaran.quant.method import CODEBOOK
+from trimaran.quant.squeezed import FORMATS, Squeezed, squeeze, squeezed_tensors
+from trimaran.quant.stored import Stored
+
+OUTLIERS = 0.45  # percent
+MOST_OUTLIERS = 10.0  # percent: each takes 32 bits
+_LEAST = 0.01  # of the mean square of all inputs: what calibration never saw still counts
+
+
+@dataclass(frozen=True)
+class Codebook(Recipe):
+    """Codes of ``bits`` for the levels of a row; ``outliers`` percent of its weights are apart."""
+
+    bits: int
+    outliers: float = OUTLIERS
+    rows = 1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.outliers <= MOST_OUTLIERS:
+            raise ConfigError(f"{self.outliers} % of weights as outliers: choose 0 to {MOST_OUTLIERS:g}")
+
+    def outputs(self, module: str, rows: int, cols: int) -> list[Output]:
+        tensors = squeezed_tensors(rows, cols, self.bits, self._count(cols))
+        return [Output(f"{module}.{leaf}", fmt, shape) for leaf, (fmt, shape) in tensors.items()]
+
+    def constants(self, rows: int, cols: int) -> list[npt.NDArray[Any]]:  # noqa: ARG002, as in the base class
+        return []
+
+    def encode(self, values: Float32, squares: Float32 | None) -> Piece:
+        importance = None if squares is None else squares + np.float32(_LEAST) * squares.mean()
+        weight = quantise_apart("weights", values, FORMATS[self.bits], self._count(values.shape[1]), importance)
+        error = float(np.square(dequantise(weight) - values).sum(dtype=np.float64))
+        return Piece(tuple(squeeze(weight)), error, error)
+
+    def fits(self, cols: int) -> bool:
+        return cols % GROUP == 0
+
+    def already(self, stored: Stored) -> bool:
+        return isinstance(stored, Squeezed | Integers) and stored.bits <= self.bits
+
+    def config(self, ignored: Sequence[str]) -> dict[str, Any]:
+        return {"quant_method": CODEBOOK, "bits": self.bits, "modules_to_not_convert": list(ignored)}
+
+    def _count(self, cols: int) -> int:
+        """Outliers of a row."""
+        return round(self.outliers / 100 * cols)
