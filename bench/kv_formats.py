@@ -19,10 +19,11 @@ import numpy as np
 
 from trimaran.base.errors import TrimaranError
 from trimaran.base.formats import ActivationFormat, KVFormat
-from trimaran.bench.goldens import Float32, load_goldens, log_softmax
+from trimaran.bench.goldens import load_goldens
 from trimaran.bench.parity import CHUNK, forward
 from trimaran.checkpoint import open_checkpoint
 from trimaran.checkpoint.sources import resolve
+from trimaran.evaluate.measures import Bool, Float32, Float64, divergence, log_softmax, same_top
 from trimaran.kernels.open import open_executor
 from trimaran.kernels.program import Program
 from trimaran.kernels.step import Executor, ExecutorOptions, StepInputs
@@ -125,11 +126,9 @@ def _together(ours: Executor, theirs: Executor, text: list[int]) -> Iterator[tup
     return zip(forward(ours, text), forward(theirs, text), strict=True)
 
 
-def _distances(ours: Float32, theirs: Float32) -> tuple[Float32, Float32]:
-    """KL of each row, and 1 where the arg-max is the same."""
-    p, q = log_softmax(ours), log_softmax(theirs)
-    kl = np.sum(np.exp(p) * (p - q), axis=-1)
-    return kl.astype(np.float32), (ours.argmax(axis=-1) == theirs.argmax(axis=-1)).astype(np.float32)
+def _distances(ours: Float32, theirs: Float32) -> tuple[Float64, Bool]:
+    """KL of each row, and whether the arg-max is the same."""
+    return divergence(log_softmax(ours), log_softmax(theirs)), same_top(ours, theirs)
 
 
 if __name__ == "__main__":

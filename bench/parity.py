@@ -18,10 +18,11 @@ from pathlib import Path
 import numpy as np
 
 from trimaran.base.errors import TrimaranError
-from trimaran.bench.goldens import Float32, Golden, Score, load_goldens
+from trimaran.bench.goldens import Golden, Score, load_goldens
 from trimaran.bench.parity import CONFIGURATIONS, Result, measure
 from trimaran.checkpoint import open_checkpoint
 from trimaran.checkpoint.sources import resolve
+from trimaran.evaluate.measures import Float32
 from trimaran.models.registry import read_config
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from trimaran.base.errors import CheckpointError
-from trimaran.bench.goldens import Golden, estimate_kl, load_goldens, log_softmax, score
+from trimaran.bench.goldens import Golden, estimate_kl, load_goldens, score
+from trimaran.evaluate.measures import log_softmax
 
 GOLDENS = Path(__file__).parent.parent / "data" / "goldens"
 VOCAB, TOP, DRAWN = 400, 24, 16

@@ -8,9 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trimaran.base.errors import CheckpointError
-
-Float32 = npt.NDArray[np.float32]
-Float64 = npt.NDArray[np.float64]
+from trimaran.evaluate.measures import Float32, Float64, divergence, log_softmax
 
 
 @dataclass(frozen=True)
@@ -93,8 +91,7 @@ def score(golden: Golden, chunks: Iterable[Float32], full: Float32 | None = None
         following = golden.tokens[rows.start + 1 : rows.stop + 1]
         target.append(logprobs[np.arange(len(following)), following])
         if full is not None:
-            exact = log_softmax(full[rows])
-            full_kl.append(np.sum(np.exp(exact) * (exact - logprobs), axis=1))
+            full_kl.append(divergence(log_softmax(full[rows]), logprobs))
     assert start == len(golden.tokens), "as many logits as tokens"
     differ = np.flatnonzero(np.concatenate(best) != golden.ids[:, 0])
     margins = golden.logprobs[differ, 0] - golden.logprobs[differ, 1]
@@ -127,11 +124,3 @@ def estimate_kl(golden: Golden, rows: slice, ours: Float64) -> Float64:
     mass, our_mass = np.exp(golden.rest[rows].astype(np.float64)), np.exp(others).sum(axis=1)
     drawn = (np.expm1(log_r) - log_r).mean(axis=1)
     return np.asarray((np.exp(log_p) * (log_p - kept)).sum(axis=1) + mass * drawn + mass - our_mass, np.float64)
-
-
-def log_softmax(logits: Float32) -> Float64:
-    """Natural log of the softmax over the last axis, in float64."""
-    wide = logits.astype(np.float64)
-    wide -= wide.max(axis=-1, keepdims=True)
-    wide -= np.log(np.exp(wide).sum(axis=-1, keepdims=True))
-    return wide

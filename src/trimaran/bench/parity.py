@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from trimaran.base.formats import ActivationFormat, KVFormat, WeightFormat
-from trimaran.bench.goldens import Float32, Golden, Score, score
+from trimaran.bench.goldens import Golden, Score, score
 from trimaran.checkpoint import Checkpoint
+from trimaran.evaluate.measures import Float32
 from trimaran.kernels.open import open_executor
 from trimaran.kernels.step import Executor, ExecutorOptions, StepInputs
 from trimaran.models.load import load_weights

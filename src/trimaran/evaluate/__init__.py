@@ -1,0 +1,1 @@
+"""What a configuration costs in exactness and ability, against another: ``trimaran eval``."""
