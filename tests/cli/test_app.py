@@ -31,8 +31,8 @@ def test_help_lists_every_command_with_examples():
 def test_every_command_teaches_with_examples(name):
     result = run(name, "--help", env={"COLUMNS": "200"})
     assert result.exit_code == 0
-    if name == "bench":
-        result = run(name, "latency", "--help")
+    if name in (within := {"bench": "latency", "eval": "quality"}):
+        result = run(name, within[name], "--help")
     assert "Examples:" in result.stdout
     assert f"trimaran {name} " in result.stdout
 

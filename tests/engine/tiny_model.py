@@ -8,11 +8,11 @@ import numpy as np
 VOCAB, HIDDEN, HEADS, KV_HEADS, HEAD_DIM, INTER, LAYERS, CONTEXT = 96, 64, 4, 2, 16, 96, 2, 128
 
 
-def shapes() -> dict[str, tuple[int, ...]]:
+def shapes(vocab: int = VOCAB) -> dict[str, tuple[int, ...]]:
     found: dict[str, tuple[int, ...]] = {
-        "model.embed_tokens.weight": (VOCAB, HIDDEN),
+        "model.embed_tokens.weight": (vocab, HIDDEN),
         "model.norm.weight": (HIDDEN,),
-        "lm_head.weight": (VOCAB, HIDDEN),
+        "lm_head.weight": (vocab, HIDDEN),
     }
     for layer in range(LAYERS):
         for name, shape in {
@@ -30,12 +30,20 @@ def shapes() -> dict[str, tuple[int, ...]]:
     return found
 
 
-def write_model(directory: Path, *, nan_in: str | None = None, nan_row: int = 0) -> Path:
-    """``nan_in`` names a tensor of which one row is made NaN; everything else is the same on every call."""
+def write_model(
+    directory: Path,
+    *,
+    nan_in: str | None = None,
+    nan_row: int = 0,
+    vocab: int = VOCAB,
+    context: int = CONTEXT,
+    seed: int = 0,
+) -> Path:
+    """``nan_in`` names a tensor of which one row is made NaN; everything else depends on ``seed`` alone."""
     directory.mkdir()
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     header, data = {}, b""
-    for name, shape in shapes().items():
+    for name, shape in shapes(vocab).items():
         spread = 1.0 if len(shape) == 1 else 2.0 / np.sqrt(shape[1])
         values = (rng.standard_normal(shape) * spread).astype(np.float32)
         if name == nan_in:
@@ -48,14 +56,14 @@ def write_model(directory: Path, *, nan_in: str | None = None, nan_row: int = 0)
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
         "hidden_act": "silu",
-        "vocab_size": VOCAB,
+        "vocab_size": vocab,
         "hidden_size": HIDDEN,
         "intermediate_size": INTER,
         "num_hidden_layers": LAYERS,
         "num_attention_heads": HEADS,
         "num_key_value_heads": KV_HEADS,
         "head_dim": HEAD_DIM,
-        "max_position_embeddings": CONTEXT,
+        "max_position_embeddings": context,
         "rms_norm_eps": 1e-5,
         "rope_theta": 10000.0,
         "tie_word_embeddings": False,

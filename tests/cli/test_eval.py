@@ -1,0 +1,133 @@
+"""``trimaran eval quality`` as a user types it, on models of a few kilobytes."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.evaluate.tiny import write_tiny
+from typer.testing import CliRunner, Result
+
+from trimaran.cli.app import app
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(write_tiny(tmp_path_factory.mktemp("eval") / "tiny"))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """300 sums. To a random model the right one is as good as the other; two models find other ones right."""
+    file = tmp_path_factory.mktemp("data") / "sums.jsonl"
+    sums = [(f"{a} plus {b} is", f" {a + b}", f" {a * b + 1}") for a in range(20) for b in range(15)]
+    lines = [{"context": context, "options": options, "answer": 0} for context, *options in sums]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return str(file)
+
+
+def quality(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["eval", "quality", *arguments, "--threads", "2"])
+
+
+def test_a_format_that_costs_little_passes(model: str, data: str) -> None:
+    done = quality(model, "--only", "kl,tasks,code", "--data", data, "--kv-cache-dtype", "fp32", "--max-kl", "0.01")
+    assert done.exit_code == 0, done.stdout + done.stderr
+    assert "KL, mean" in done.stdout
+    assert "sums, 300 items: right" in done.stdout
+    assert "code, 50 items: right" in done.stdout
+    assert "MISSED" not in done.stdout
+
+
+def test_a_limit_that_is_passed_makes_the_status_1(model: str) -> None:
+    arguments = (model, "--only", "kl", "--kv-cache-dtype", "int4", "--kv-cache-dtype", "bf16")
+    assert quality(*arguments).exit_code == 0
+    done = quality(*arguments, "--max-kl", "1e-9")
+    assert done.exit_code == 1
+    assert "MISSED by int4: mean KL" in done.stdout
+    assert "MISSED by bf16" not in done.stdout
+
+
+def test_a_model_that_has_lost_its_weights_does_not_pass(model: str, data: str, tmp_path: Path) -> None:
+    other = str(write_tiny(tmp_path / "other", seed=1))
+    lost = quality(other, "--against", model, "--only", "tasks", "--data", data)
+    assert lost.exit_code == 1
+    assert "the accuracy lost may be" in lost.stdout
+
+
+def test_a_model_that_computes_no_numbers_does_not_pass(model: str, data: str, tmp_path: Path) -> None:
+    broken = str(write_tiny(tmp_path / "broken", nan_in="model.layers.0.mlp.up_proj.weight"))
+    done = quality(broken, "--against", model, "--only", "kl,tasks", "--data", data, "--json")
+    assert done.exit_code == 1
+    figures = json.loads(done.stdout)["costs"][0]
+    assert figures["tasks"]["all"]["accuracy"] == 0
+    assert any("not a finite number" in miss for miss in figures["misses"])
+
+
+def test_json_has_every_figure(model: str, data: str) -> None:
+    done = quality(
+        model, "--only", "kl,tasks,needle", "--data", data, "--items", "10", "--kv-cache-dtype", "int8", "--json"
+    )
+    found = json.loads(done.stdout)
+    assert found["reference"]["formats"]["kv"] == "bf16"
+    assert found["candidates"][0]["formats"]["kv"] == "int8"
+    cost = found["costs"][0]
+    assert cost["tasks"]["sums"]["items"] == 10
+    assert cost["tasks"]["all"]["bound"] > 0.8, "ten items prove little"
+    assert cost["needle_lengths"].keys() == {"256", "512", "1024"}
+    assert cost["divergence"]["tokens"] == 3 * 448
+    assert cost["validity"] == {}
+    assert done.exit_code == 1
+
+
+def test_prefill_in_one_format_and_decode_in_another(model: str, data: str) -> None:
+    formats = ("--kv-cache-dtype", "int4", "--prefill-kv-cache-dtype", "bf16", "--executor", "reference")
+    few = ("--tokens", "40", "--data", data, "--items", "20", "--max-loss", "99")
+    done = quality(model, "--only", "kl,tasks", *formats, *few, "--json")
+    assert done.exit_code == 0, done.stdout + done.stderr
+    mixed = json.loads(done.stdout)["costs"][0]["divergence"]
+    assert mixed["first_mean"] > 0
+    assert set(mixed["texts"]) == {f"{name} from {at}" for name in ("code", "gsm8k", "verse") for at in (10, 20, 30)}
+
+
+def test_a_text_of_ones_own(model: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.txt"
+    file.write_text("It was a dark and stormy night; the rain fell in torrents.")
+    assert "mine" in quality(model, "--only", "kl", "--text", str(file)).stdout
+    file.write_text("short")
+    done = quality(model, "--only", "kl", "--text", str(file))
+    assert done.exit_code == 2
+    assert "has only 5 tokens; 8 are the least" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--only", "kl,speed"], "--only 'speed' is none of kl, tasks, needle, validity, code"),
+        (["--activations", "int3"], "--activations 'int3' is none of fp32, int8"),
+        (["--executor", "null"], "--executor 'null' computes nothing to measure"),
+        (["--only", "tasks", "--data", "no.jsonl"], "cannot read no.jsonl"),
+    ],
+)
+def test_wrong_options_are_named(model: str, arguments: list[str], reason: str) -> None:
+    done = quality(model, *arguments)
+    assert done.exit_code == 2
+    assert reason in done.stderr
+
+
+def test_what_the_context_cannot_hold_is_left_out(model: str, tmp_path: Path) -> None:
+    file = tmp_path / "long.jsonl"
+    lines = [{"context": "x" * length, "options": ["a", "b"], "answer": 0} for length in (2000, 1500, 20)]
+    file.write_text("\n".join(map(json.dumps, lines[:2])))
+    done = quality(model, "--only", "tasks", "--data", str(file))
+    assert done.exit_code == 2
+    assert "nothing is left to measure: the model's context of 1024 tokens" in done.stderr
+    file.write_text("\n".join(map(json.dumps, lines)))
+    done = quality(model, "--only", "tasks", "--data", str(file), "--max-loss", "999")
+    assert done.exit_code == 0
+    assert "2 items are longer than the model's context" in done.stderr
+
+
+def test_models_of_other_vocabularies_are_refused(model: str, smollm2: Path) -> None:
+    done = quality(model, "--against", str(smollm2), "--only", "kl")
+    assert done.exit_code == 2
+    assert "different vocabularies" in done.stderr
