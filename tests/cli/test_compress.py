@@ -37,14 +37,14 @@ def test_a_pair(source: str, tmp_path: Path) -> None:
     assert "pair exists already; name a new folder" in again.stderr
 
 
-def test_other_formats_and_gguf_files_are_refused(source: str, tmp_path: Path, smollm2: Path) -> None:
+def test_other_formats_and_gguf_files_of_four_bits_are_refused(source: str, tmp_path: Path, smollm2: Path) -> None:
     assert (
         "--format 'int3' is none of fp8, int4, codebook4, codebook3"
         in run(source, "--format", "int3", "-o", str(tmp_path / "a")).stderr
     )
     done = run(str(smollm2), "-o", str(tmp_path / "a"))
     assert done.exit_code == 1
-    assert "is a GGUF file" in done.stderr
+    assert "holds 100 % of these weights in 4 bits or fewer" in done.stderr
     assert not (tmp_path / "a").exists()
 
 

@@ -1,5 +1,6 @@
 """``trimaran compress``: a smaller copy of a model, for any engine."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -50,7 +51,7 @@ def compress(
 ) -> None:
     """Write a smaller copy of a model's weights.
 
-    Reads safetensors a few rows at a time, so memory does not limit the size. int4: compressed-tensors' pack-quantized,
+    Reads a few rows at a time, so memory does not limit the size. int4: compressed-tensors' pack-quantized,
     symmetric. fp8: e4m3 in blocks of 128 x 128. codebook4, codebook3: 16 or 8 levels for each output and single weights
     apart, which only Trimaran reads. The folder appears when it is whole.
 
@@ -68,6 +69,7 @@ def compress(
     from trimaran.compress.codebook import OUTLIERS, Codebook
     from trimaran.compress.recipe import Fp8Blocks, Int4
     from trimaran.compress.run import compress as run
+    from trimaran.text.hf_files import write_hf_files
 
     recipes: dict[str, Recipe] = {
         "fp8": Fp8Blocks(),
@@ -85,6 +87,7 @@ def compress(
         raise ConfigError(f"{out} exists already; name a new folder")
     wanted = {out / name: recipe for name, recipe in recipes.items() if name in PAIR} if pair else {out: recipes[fmt]}
     with open_checkpoint(resolve(model, offline=offline).path) as checkpoint:
+        files = partial(write_hf_files, checkpoint.metadata) if checkpoint.kind == "gguf" else None
         squares = None if calibrate is None else _measure(checkpoint, calibrate)
         for folder, recipe in wanted.items():
             with progress(f"to {folder}", "Compress") as report:
@@ -96,6 +99,7 @@ def compress(
                     max_shard=most,
                     report=report,
                     squares=squares,
+                    add_files=files,
                 )
             print(_summary(folder, done), flush=True)
 
@@ -131,6 +135,8 @@ def _summary(folder: Path, done: "Report") -> str:
         f"rounding: {done.rms:.4f} of the weights (root mean square)"
         + ("" if done.plain_error == done.error else f"; {done.plain_rms:.4f} if rounded to nearest"),
     ]
+    if done.again:
+        lines.append(f"rounded a second time: {done.again} matrices, which the source has in 4 bits or fewer")
     for reason, kept in done.kept.items():
         lines.append(f"not compressed: {kept.tensors} tensors, {megabytes(kept.bytes)}: {reason}")
     return "\n".join(lines)

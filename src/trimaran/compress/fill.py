@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from trimaran.base.errors import CheckpointError
@@ -113,6 +112,6 @@ def _keep(stored: Stored, output: Output, rows: slice, shards: Shards) -> _Writt
     if isinstance(stored, Plain):
         array: Any = stored.tensor.data[rows]
     else:
-        array = stored.values(rows).astype(ml_dtypes.bfloat16)
+        array = stored.values(rows).astype(output.fmt.dtype)
     shards.write(output, rows.start, array)
     return _Written(array.nbytes, array.nbytes)

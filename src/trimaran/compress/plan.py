@@ -3,19 +3,22 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import prod
 
 from trimaran.base.errors import UnsupportedError
-from trimaran.checkpoint import Checkpoint
 from trimaran.checkpoint.tensors import StorageFormat
 from trimaran.compress.choice import DROPPED, why_kept
 from trimaran.compress.recipe import Output, Recipe
+from trimaran.compress.renamed import Renamed
 from trimaran.compress.shards import size_of
+from trimaran.compress.source import Source
 from trimaran.kernels.step import Float32
 from trimaran.models.names import text_name
-from trimaran.quant.logical import LogicalTensor, logical_tensors
+from trimaran.quant.logical import LogicalTensor
 from trimaran.quant.stored import Plain, Stored
 
 RELEASE = 64 << 20  # bytes of the source that may stay resident
+_COARSE = 4  # bits, which most weights of a source must have more of
 
 
 @dataclass
@@ -28,9 +31,13 @@ class Kept:
 
 @dataclass
 class Report:
-    """What was done. Errors are squared and summed, over ``norm``, the sum of the squared weights."""
+    """What was done. Errors are squared and summed, over ``norm``, the sum of the squared weights.
+
+    ``again`` of the ``matrices`` had few bits already, so that they are rounded a second time.
+    """
 
     matrices: int = 0
+    again: int = 0
     bytes_before: int = 0
     bytes_after: int = 0
     kept: dict[str, Kept] = field(default_factory=dict)
@@ -64,11 +71,13 @@ class Item:
 
 
 def make_plan(
-    checkpoint: Checkpoint, recipe: Recipe, experts_only: bool, squares: Mapping[str, Float32]
+    source: Source, recipe: Recipe, experts_only: bool, squares: Mapping[str, Float32]
 ) -> tuple[list[Item], Report]:
     """All items, in the source's order, and a report that lacks the errors; raises as ``compress`` does."""
+    checkpoint = source.checkpoint
     report, items, seen = Report(bytes_before=checkpoint.tensor_bytes), [], 0
-    for tensor in logical_tensors(checkpoint):
+    coarse = values = 0
+    for tensor in source.tensors:
         stored = tensor.open()
         item = _item(tensor, stored, recipe, experts_only, squares)
         size = sum(map(size_of, item.outputs))
@@ -76,6 +85,10 @@ def make_plan(
             if recipe.already(stored):
                 raise UnsupportedError(f"{tensor.name} has so few bits already: compress the model it was made from")
             report.matrices += 1
+            values += prod(item.shape)
+            if isinstance(stored, Renamed) and stored.bits <= _COARSE:
+                report.again += 1
+                coarse += prod(item.shape)
         else:
             kept = report.kept.setdefault(item.kept, Kept())
             kept.tensors += 1
@@ -91,6 +104,11 @@ def make_plan(
         raise UnsupportedError(
             f"{checkpoint.path} holds nothing to compress: {'; '.join(report.kept) or 'it has no tensors'}"
         )
+    if 2 * coarse > values:
+        raise UnsupportedError(
+            f"{checkpoint.path} holds {100 * coarse / values:.0f} % of these weights in {_COARSE} bits or fewer,"
+            " rounded already: give the model it was made from, or a file of 5 bits or more"
+        )
     return items, report
 
 
@@ -105,6 +123,7 @@ def _item(
     elif kept == DROPPED:
         outputs = []
     else:
-        fmt = stored.tensor.fmt if isinstance(stored, Plain) else StorageFormat.BF16
+        fmt = stored.held if isinstance(stored, Renamed) else StorageFormat.BF16
+        fmt = stored.tensor.fmt if isinstance(stored, Plain) else fmt
         outputs = [Output(tensor.name, fmt, stored.shape)]
     return Item(tensor, stored.shape, tuple(outputs), kept, squares.get(text_name(tensor.name)))

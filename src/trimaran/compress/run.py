@@ -3,11 +3,11 @@
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trimaran.base.errors import ConfigError, UnsupportedError
+from trimaran.base.errors import ConfigError
 from trimaran.checkpoint import Checkpoint
 from trimaran.checkpoint.file_record import OURS
 from trimaran.checkpoint.open import PICKLED
@@ -17,6 +17,7 @@ from trimaran.compress.fill import Progress, fill
 from trimaran.compress.plan import Item, Report, make_plan
 from trimaran.compress.recipe import Recipe
 from trimaran.compress.shards import Shards
+from trimaran.compress.source import read_source
 from trimaran.kernels.step import Float32
 
 _WEIGHTS = PICKLED | {".safetensors", ".gguf", ".h5", ".msgpack", ".onnx"}
@@ -32,23 +33,22 @@ def compress(
     max_shard: int = 4 << 30,
     report: Progress | None = None,
     squares: Mapping[str, Float32] | None = None,
+    add_files: Callable[[Path], None] | None = None,
 ) -> Report:
     """Writes ``checkpoint`` to ``folder``, which must not exist; ``report`` hears of bytes written and in all.
 
     ``squares`` are the mean squares ``[cols]`` of what matrices are multiplied with, by ``models.names.text_name``
     (``calibration.moments``); formats that weigh errors use them, for the matrices that are there.
-    What stays is copied bit by bit; where the source had compressed it, it is written in bf16. Raises ``ConfigError``
-    when the folder is there or the disk is too small, ``UnsupportedError`` on GGUF files, on sources that have no more
-    bits than the recipe and where nothing would be compressed, ``CheckpointError`` on weights that are not finite.
+    What stays is copied bit by bit; where the source had compressed it, it is written in bf16. A GGUF file comes out in
+    Hugging Face's layout; ``add_files`` puts its tokenizer into the folder. Raises ``ConfigError`` when the folder is
+    there or the disk is too small, ``UnsupportedError`` on sources that have no more bits than the recipe, GGUF files
+    of 4 bits or fewer or of a family that is not written, and where nothing would be compressed, ``CheckpointError`` on
+    weights that are not finite.
     """
-    if checkpoint.kind != "safetensors":
-        raise UnsupportedError(
-            f"{checkpoint.path} is a GGUF file, whose weights are rounded already: give the safetensors model it was"
-            " made from"
-        )
     if folder.exists() or folder.is_symlink():
         raise ConfigError(f"{folder} exists already; name a new folder")
-    items, done = make_plan(checkpoint, recipe, experts_only, squares or {})
+    source = read_source(checkpoint)
+    items, done = make_plan(source, recipe, experts_only, squares or {})
     folder.parent.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(folder.parent).free
     if done.bytes_after > free:
@@ -57,8 +57,11 @@ def compress(
     try:
         with Shards(partial, [item.outputs for item in items], max_shard) as shards:
             fill(checkpoint, items, recipe, shards, done, report or _silent)
-        _copy_files(checkpoint, partial)
-        _write_config(checkpoint.metadata, recipe, items, partial / CONFIG)
+        if checkpoint.kind == "safetensors":
+            _copy_files(checkpoint, partial)
+        if add_files is not None:
+            add_files(partial)
+        _write_config(source.config, recipe, items, partial / CONFIG)
         write_model_manifest(partial)
         partial.chmod(0o755)
         partial.rename(folder)
