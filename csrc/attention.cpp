@@ -16,11 +16,12 @@ bool same_shape(const Cache& a, const Cache& b) {
 }  // namespace
 
 int Program::add_heads_cache(int group, int layers, int kv_heads, int head_dim) {
-  const size_t layer_bytes =
-      size_t(options_.limits.page_size) * kv_heads * kv_token_bytes(options_.kv_format, head_dim);
-  size_t& page_bytes = groups_[group].page_bytes;
-  heads_.push_back({group, page_bytes, layers, kv_heads, head_dim, layer_bytes});
-  page_bytes += layers * layer_bytes;
+  const PagePart part{PagePart::kHeads, layers, kv_heads, head_dim, 0};
+  const size_t bytes = layer_bytes(part, options_.kv_format);
+  Group& g = groups_[group];
+  heads_.push_back({group, g.page_bytes, layers, kv_heads, head_dim, bytes});
+  g.parts.push_back(part);
+  g.page_bytes += layers * bytes;
   return int(heads_.size()) - 1;
 }
 

@@ -115,6 +115,30 @@ void finish_step(Program& p) {
   p.finish_step();
 }
 
+using Bytes = nb::ndarray<uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+std::vector<int32_t> pages_of(const Array<int32_t, 1>& pages, size_t rows) {
+  if (pages.shape(0) != rows) throw std::invalid_argument("pages and rows of bytes must be as many");
+  return {pages.data(), pages.data() + rows};
+}
+
+void export_pages(Program& p, int group, const Array<int32_t, 1>& pages, const std::string& format, const Bytes& out) {
+  const std::vector<int32_t> numbers = pages_of(pages, out.shape(0));
+  const KvFormat to = kv_format(format);
+  if (out.shape(1) != p.page_bytes(group, to)) throw std::invalid_argument("rows are not as long as pages");
+  const nb::gil_scoped_release release;
+  p.export_pages(group, numbers, to, out.data());
+}
+
+void import_pages(Program& p, int group, const Array<int32_t, 1>& pages, const Array<uint8_t, 2>& data) {
+  const std::vector<int32_t> numbers = pages_of(pages, data.shape(0));
+  if (data.shape(1) != p.page_bytes(group, p.options().kv_format)) {
+    throw std::invalid_argument("rows are not as long as pages");
+  }
+  const nb::gil_scoped_release release;
+  p.import_pages(group, numbers, data.data());
+}
+
 void construct_sampler(Sampler* self, bool greedy, float sharpness, int top_k, double top_p, float min_p,
                        float repetition, float presence, float frequency, int64_t first_stop,
                        std::vector<int32_t> stops, std::vector<int32_t> bias_ids, std::vector<float> bias, int logprobs,
@@ -293,6 +317,10 @@ NB_MODULE(_native, m) {
       .def("choose", &choose, nb::arg("samplers"), nb::arg("rows"), nb::arg("positions"),
            "Tokens for rows of the last step's logits: an id, -1 for a row that is not finite, or with logprobs "
            "(id, logprob, [(id, logprob)]).")
+      .def("export_pages", &export_pages, nb::arg("group"), nb::arg("pages").noconvert(), nb::arg("kv_format"),
+           nb::arg("out").noconvert(), "Writes pages, converted to a format, to rows of bytes.")
+      .def("import_pages", &import_pages, nb::arg("group"), nb::arg("pages").noconvert(), nb::arg("data").noconvert(),
+           "Fills pages with rows of bytes in this executor's format.")
       .def("profile", &profile_view, nb::rv_policy::reference_internal,
            "Times every op from now on: seconds of the last step by op, as one view for ever. Call after finish().")
       .def("greedy_view", &greedy_view, nb::rv_policy::reference_internal,

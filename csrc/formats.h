@@ -69,6 +69,12 @@ constexpr int kv_token_bytes(KvFormat f, int head_dim) {
          kv_code_bytes(values_of(f), head_dim) + value_scale_bytes(values_of(f));
 }
 
+// Bytes of one token of latent attention, and of an indexer's key.
+constexpr int latent_token_bytes(KvFormat f, int latent, int rope) {
+  return kv_code_bytes(f, latent + rope) + 2 * kv_scale_bytes(f);
+}
+constexpr int index_token_bytes(KvFormat f, int dim) { return f == KvFormat::kFp32 ? 4 * dim : dim + 4; }
+
 // Bytes of one packed strip of kStrip outputs with k inputs each.
 constexpr size_t strip_bytes(WeightFormat f, int k) { return size_t(k) * group_bytes(f); }
 

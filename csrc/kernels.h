@@ -207,6 +207,13 @@ struct Kernels {
   void (*store_key)(const SelectTokens&, int row, int position, const int32_t* pages);
   void (*score_tokens)(const SelectTokens&, int sequence, int row, int first, int end, float* scores);
   void (*choose_tokens)(float* scores, int n, int most, float* out);
+  // Tiles, or tokens of latents, one behind the other, from one page format to another (ops/transcode.h).
+  void (*convert_heads)(KvFormat from, const uint8_t* tiles, KvFormat to, uint8_t* out, int count, int head_dim,
+                        float* scratch);
+  void (*convert_latents)(KvFormat from, const uint8_t* tokens, KvFormat to, uint8_t* out, int count, int latent,
+                          int rope, float* scratch);
+  void (*convert_index_keys)(KvFormat from, const uint8_t* tiles, KvFormat to, uint8_t* out, int count, int dim,
+                             float* scratch);
   void (*swiglu)(const float* gate_up, float* out, int width);
   void (*geglu)(const float* gate_up, float* out, int width);
   void (*add)(const float* a, const float* b, float* out, int width);
@@ -229,6 +236,8 @@ constexpr int kReduceRows = 12;  // most of them that any instruction set works 
 constexpr size_t attention_scratch(int head_dim) {
   return size_t(2 * kUnitRows + kReduceRows + 1) * head_dim + size_t(kReduceRows) * (kBlockTokens + kBlockTokens / 4);
 }
+// Floats of scratch that the conversion of tiles uses, whose tokens are `width` numbers wide.
+constexpr size_t convert_scratch(int width) { return 2 * size_t(width) * kTileTokens; }
 // The first position that a row at `position` sees.
 constexpr int first_seen(int position, int window) { return window && position >= window ? position - window + 1 : 0; }
 // Floats of one partial result.

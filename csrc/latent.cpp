@@ -68,23 +68,24 @@ void SelectPlan::cut(const Step& step) {
 // ---- building ----------------------------------------------------------------------------------------------------
 
 int Program::add_latent_cache(int group, int layers, int latent, int rope) {
-  const int width = latent + rope;
   const KvFormat format = options_.kv_format;
   if (format != KvFormat::kFp32 && format != KvFormat::kBf16 && format != KvFormat::kInt8) {
     throw std::invalid_argument("pages of latents are fp32, bf16 or int8");
   }
-  const size_t scales = format == KvFormat::kInt8 ? 2 * sizeof(float) : 0;
-  return add_token_cache({group, 0, layers, size_t(kv_code_bytes(format, width)) + scales});
+  return add_token_cache(group, {PagePart::kLatents, layers, 1, latent, rope});
 }
 
 int Program::add_index_cache(int group, int layers, int dim) {
-  return add_token_cache({group, 0, layers, options_.kv_format == KvFormat::kFp32 ? 4 * size_t(dim) : dim + 4});
+  return add_token_cache(group, {PagePart::kIndexKeys, layers, 1, dim, 0});
 }
 
-int Program::add_token_cache(TokenCache cache) {
-  cache.offset = groups_[cache.group].page_bytes;
-  groups_[cache.group].page_bytes += size_t(options_.limits.page_size) * cache.layers * cache.token_bytes;
-  tokens_.push_back(cache);
+int Program::add_token_cache(int group, const PagePart& part) {
+  const size_t bytes = layer_bytes(part, options_.kv_format);
+  Group& g = groups_[group];
+  tokens_.push_back({group, g.page_bytes, part.layers, bytes / options_.limits.page_size});
+  g.parts.push_back(part);
+  g.page_bytes += part.layers * bytes;
+  token_scratch_ = std::max(token_scratch_, convert_scratch(part.width + part.rope));
   return int(tokens_.size()) - 1;
 }
 

@@ -139,6 +139,12 @@ class Program {
   };
   void choose(const std::vector<Asked>& asked, std::vector<Choice>& choices);
 
+  // Pages of a group as an executor with pages of format `to` holds them, [pages][page_bytes(group, to)]; and back, in
+  // this executor's own format. Numbers of pages have been checked.
+  void export_pages(int group, const std::vector<int32_t>& pages, KvFormat to, uint8_t* out);
+  void import_pages(int group, const std::vector<int32_t>& pages, const uint8_t* data);
+  size_t page_bytes(int group, KvFormat format) const;
+
   // From now on every op is timed on member 0, its wait for the others included. After each step the vector, by op,
   // holds the seconds of that step. Call after finish(); the vector never moves again.
   const std::vector<double>& profile();
@@ -156,8 +162,14 @@ class Program {
     bool logits_rows;
     float* data;
   };
+  struct PagePart {  // one cache's share of a page, layer by layer
+    enum Kind { kHeads, kLatents, kIndexKeys } kind;
+    int layers, kv_heads;
+    int width, rope;  // of a head, of a latent and its key part, or of an indexer's key
+  };
   struct Group {
     size_t page_bytes;  // so far
+    std::vector<PagePart> parts;
     HugeMemory pages;
   };
   struct HeadsCache {
@@ -219,8 +231,12 @@ class Program {
   // Finds what norms over all heads of a row divide by.
   void find_inverse_rms(const AttentionOp& op, Team::Member& m);
 
+  // csrc/transfer.cpp
+  size_t layer_bytes(const PagePart& part, KvFormat format) const;
+  void convert_page(int group, const uint8_t* page, KvFormat to, uint8_t* out, float* scratch) const;
+
   // csrc/latent.cpp
-  int add_token_cache(TokenCache cache);
+  int add_token_cache(int group, const PagePart& part);
   void plan(LatentOp& op);
   void plan(SelectOp& op);
   TokenLayer token_layer(int cache, int layer) const;

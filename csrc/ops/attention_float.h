@@ -10,15 +10,19 @@ struct FloatPages {
   struct Terms {};                              // of a query, beside its numbers
 
   static void store_kv(const Attention& a, int row, int position, int kv_head, const int32_t* pages, float* rotated) {
-    const int d = a.head_dim, token = position % kTileTokens;
     turn_head(a, a.k_norm, key_of(a, row, kv_head), row, kv_head, position, rotated);
-    T* key = reinterpret_cast<T*>(tile_at(a.kv, pages, kv_head, position / kTileTokens));
+    store_token(tile_at(a.kv, pages, kv_head, position / kTileTokens), position % kTileTokens, a.head_dim, rotated,
+                value_of(a, row, kv_head));
+  }
+
+  // Writes a token's key and value [d] into its tile.
+  static void store_token(uint8_t* tile, int token, int d, float* k, const float* v) {
+    T* key = reinterpret_cast<T*>(tile);
     T* value = key + size_t(d) * kTileTokens + size_t(token) * d;
-    const float* v = value_of(a, row, kv_head);
     if constexpr (kScaled) {
-      const Scaled k_scale(rotated, d), v_scale(v, d);
+      const Scaled k_scale(k, d), v_scale(v, d);
       for (int i = 0; i < d; i++) {
-        key[i * kTileTokens + token] = {to_e4m3(k_scale.some ? rotated[i] * k_scale.inverse : 0.f)};
+        key[i * kTileTokens + token] = {to_e4m3(k_scale.some ? k[i] * k_scale.inverse : 0.f)};
         value[i] = {to_e4m3(v_scale.some ? v[i] * v_scale.inverse : 0.f)};
       }
       float* scales = reinterpret_cast<float*>(key + 2 * size_t(d) * kTileTokens);
@@ -28,10 +32,26 @@ struct FloatPages {
     } else {
       for (int i = 0; i < d; i += 16) {
         T lanes[16];
-        store(lanes, load(rotated + i));
+        store(lanes, load(k + i));
         for (int j = 0; j < 16; j++) key[(i + j) * kTileTokens + token] = lanes[j];
       }
       for (int i = 0; i < d; i += 16) store(value + i, load(v + i));
+    }
+  }
+
+  // A tile's keys and values, [16 tokens][d] each.
+  static void widen_tile(const uint8_t* tile, int d, float* keys, float* values) {
+    const T *k = reinterpret_cast<const T*>(tile), *v = k + size_t(d) * kTileTokens;
+    F16 k_scale = set1(1.f), v_scale = k_scale;
+    if constexpr (kScaled) k_scale = load(scales_of(tile, d));
+    for (int i = 0; i < d; i++) {
+      float lanes[kTileTokens];
+      store(lanes, mul(load(k + i * kTileTokens), k_scale));
+      for (int t = 0; t < kTileTokens; t++) keys[t * d + i] = lanes[t];
+    }
+    for (int t = 0; t < kTileTokens; t++, v += d, values += d) {
+      if constexpr (kScaled) v_scale = set1(scales_of(tile, d)[kTileTokens + t]);
+      for (int i = 0; i < d; i += 16) store(values + i, mul(load(v + i), v_scale));
     }
   }
 

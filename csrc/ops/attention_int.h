@@ -24,19 +24,23 @@ struct IntPages {
   };
 
   static void store_kv(const Attention& a, int row, int position, int kv_head, const int32_t* pages, float* rotated) {
-    const int d = a.head_dim, token = position % kTileTokens;
-    uint8_t* tile = tile_at(a.kv, pages, kv_head, position / kTileTokens);
-    auto* q = reinterpret_cast<int8_t*>(rotated);  // integers take the place of the numbers that they come from
     turn_head(a, a.k_norm, key_of(a, row, kv_head), row, kv_head, position, rotated);
-    hadamard(rotated, d, hadamard_width(d));
+    store_token(tile_at(a.kv, pages, kv_head, position / kTileTokens), position % kTileTokens, a.head_dim, rotated,
+                value_of(a, row, kv_head));
+  }
+
+  // Writes a token's key and value [d] into its tile; overwrites the key.
+  static void store_token(uint8_t* tile, int token, int d, float* k, const float* x) {
+    auto* q = reinterpret_cast<int8_t*>(k);  // integers take the place of the numbers that they come from
+    hadamard(k, d, hadamard_width(d));
     uint8_t* scales = values_of(tile, d) + kv_code_bytes(Values, d) * kTileTokens;
     float key_scale = 0;
     bool finite;
     if constexpr (Keys == KvFormat::kInt8) {
-      const Rounded key = round_vector(rotated, d, q);
+      const Rounded key = round_vector(k, d, q);
       key_scale = key.scale, finite = key.finite;
     } else {
-      finite = round_groups(rotated, d, q, reinterpret_cast<uint16_t*>(scales) + token);
+      finite = round_groups(k, d, q, reinterpret_cast<uint16_t*>(scales) + token);
     }
     for (int i = 0; i < d; i += kKeyDims) {
       uint32_t quad, other;
@@ -49,7 +53,6 @@ struct IntPages {
       }
       std::memcpy(tile + i / kKeyDims * kLine + 4 * token, &quad, 4);
     }
-    const float* x = value_of(a, row, kv_head);
     uint8_t* v = values_of(tile, d) + token / 4 * 4 * kv_code_bytes(Values, d) + token % 4;
     uint8_t* value_scales = scales + key_scale_bytes(Keys, d) * kTileTokens;
     if constexpr (Values == KvFormat::kInt8) {
@@ -58,9 +61,9 @@ struct IntPages {
       reinterpret_cast<float*>(value_scales)[token] = value.finite ? value.scale : 0.f;
       for (int i = 0; i < d; i++) v[4 * i] = uint8_t(q[i]);
     } else {
-      std::memcpy(rotated, x, d * sizeof(float));
-      hadamard(rotated, d, hadamard_width(d));
-      finite = round_value(rotated, d, q, reinterpret_cast<uint16_t*>(value_scales) + token) && finite;
+      std::memcpy(k, x, d * sizeof(float));
+      hadamard(k, d, hadamard_width(d));
+      finite = round_value(k, d, q, reinterpret_cast<uint16_t*>(value_scales) + token) && finite;
       for (int i = 0; i < d; i += 32, v += kLine) {
         for (int j = 0; j < 16; j++) v[4 * j] = uint8_t(q[i + j] | (i + 16 < d ? q[i + 16 + j] << 4 : 0));
       }
@@ -69,6 +72,38 @@ struct IntPages {
       reinterpret_cast<float*>(scales)[token] = finite ? key_scale : __builtin_nanf("");
     } else if (!finite) {
       reinterpret_cast<uint16_t*>(scales)[token] = to_bf16(__builtin_nanf(""));
+    }
+  }
+
+  // A tile's keys and values, [16 tokens][d] each.
+  static void widen_tile(const uint8_t* tile, int d, float* keys, float* values) {
+    const uint8_t *key_scales = key_scales_of(tile, d), *value_scales = value_scales_of(tile, d);
+    for (int t = 0; t < kTileTokens; t++, keys += d, values += d) {
+      for (int i = 0; i < d; i += kKeyDims) {
+        const uint8_t* codes = tile + i / kKeyDims * kLine + 4 * t;
+        if constexpr (Keys == KvFormat::kInt8) {
+          const float scale = reinterpret_cast<const float*>(key_scales)[t];
+          for (int j = 0; j < 4; j++) keys[i + j] = float(int(codes[j]) - 128) * scale;
+        } else {
+          const auto* group = reinterpret_cast<const uint16_t*>(key_scales) + i / kGroup * 2 * kTileTokens + t;
+          const float scale = from_bf16(group[0]), minimum = from_bf16(group[kTileTokens]);
+          for (int j = 0; j < 4; j++) keys[i + j] = float(codes[j] & 15) * scale + minimum;
+          for (int j = 0; j < 4; j++) keys[i + 4 + j] = float(codes[j] >> 4) * scale + minimum;
+        }
+      }
+      hadamard(keys, d, hadamard_width(d));
+      const uint8_t* v = values_of(tile, d) + t / 4 * 4 * kv_code_bytes(Values, d) + t % 4;
+      if constexpr (Values == KvFormat::kInt8) {
+        const float scale = reinterpret_cast<const float*>(value_scales)[t];
+        for (int i = 0; i < d; i++) values[i] = float(int8_t(v[4 * i])) * scale;
+      } else {
+        const float scale = from_bf16(reinterpret_cast<const uint16_t*>(value_scales)[t]);
+        for (int i = 0; i < d; i += 32, v += kLine) {
+          for (int j = 0; j < 16; j++) values[i + j] = (float(v[4 * j] & 15) + kMiddle) * scale;
+          for (int j = 0; i + 16 < d && j < 16; j++) values[i + 16 + j] = (float(v[4 * j] >> 4) + kMiddle) * scale;
+        }
+        hadamard(values, d, hadamard_width(d));
+      }
     }
   }
 

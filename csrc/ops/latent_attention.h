@@ -131,7 +131,8 @@ inline void attend_latents(const LatentAttention& a, const LatentUnit& u) {
     const float* tokens[kBlockTokens + kLatentDots];
     for (int t = 0; t < count; t++) {
       const int position = list ? int(list[first + t]) : first + t;
-      tokens[t] = widen_token(a, token_at(a.kv, pages, position), scratch.tokens + size_t(t) * width);
+      tokens[t] =
+          widen_token(a.kv.format, token_at(a.kv, pages, position), n, a.rope.dims, scratch.tokens + size_t(t) * width);
     }
     for (int t = count; t % kLatentDots; t++) tokens[t] = tokens[count - 1];
     for (int group = 0; group < count; group += kLatentGroup) {

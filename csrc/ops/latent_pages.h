@@ -18,16 +18,10 @@ TRIMARAN_INLINE float round_part(float* x, int n, int8_t* q) {
   return round_vector(x, n, q).scale;
 }
 
-// Norms, rotates and appends the latent and key part of a step's row.
-inline void store_latent(const LatentAttention& a, int row, int position, const int32_t* pages) {
-  const int n = a.latent, width = n + a.rope.dims;
-  const float* x = a.rows + row * a.rows_stride;
-  const F16 r = set1(inverse_rms(x, n, a.eps));
-  float* y = a.scratch;
-  for (int i = 0; i < n; i += 16) store(y + i, mul(mul(load(x + i), r), load(a.norm + i)));
-  rotate(a.rope, x + n, position, y + n);
-  uint8_t* to = token_at(a.kv, pages, position);
-  switch (a.kv.format) {
+// Writes a token's latent and key part; overwrites them.
+TRIMARAN_INLINE void store_parts(KvFormat format, float* y, int latent, int rope, uint8_t* to) {
+  const int width = latent + rope;
+  switch (format) {
     case KvFormat::kFp32:
       std::memcpy(to, y, width * sizeof(float));
       break;
@@ -36,7 +30,7 @@ inline void store_latent(const LatentAttention& a, int row, int position, const 
       break;
     case KvFormat::kInt8: {
       auto* q = reinterpret_cast<int8_t*>(to);
-      const float scales[2] = {round_part(y, n, q), round_part(y + n, a.rope.dims, q + n)};
+      const float scales[2] = {round_part(y, latent, q), round_part(y + latent, rope, q + latent)};
       std::memcpy(to + width, scales, sizeof scales);
       break;
     }
@@ -45,15 +39,26 @@ inline void store_latent(const LatentAttention& a, int row, int position, const 
   }
 }
 
+// Norms, rotates and appends the latent and key part of a step's row.
+inline void store_latent(const LatentAttention& a, int row, int position, const int32_t* pages) {
+  const int n = a.latent;
+  const float* x = a.rows + row * a.rows_stride;
+  const F16 r = set1(inverse_rms(x, n, a.eps));
+  float* y = a.scratch;
+  for (int i = 0; i < n; i += 16) store(y + i, mul(mul(load(x + i), r), load(a.norm + i)));
+  rotate(a.rope, x + n, position, y + n);
+  store_parts(a.kv.format, y, n, a.rope.dims, token_at(a.kv, pages, position));
+}
+
 TRIMARAN_INLINE void widen_part(const int8_t* q, int n, float scale, float* to) {
   for (int i = 0; i < n; i++) to[i] = float(q[i]) * scale;
   hadamard(to, n);
 }
 
 // A token as floats: where it lies, or at `to`.
-TRIMARAN_INLINE const float* widen_token(const LatentAttention& a, const uint8_t* from, float* to) {
-  const int n = a.latent, width = n + a.rope.dims;
-  switch (a.kv.format) {
+TRIMARAN_INLINE const float* widen_token(KvFormat format, const uint8_t* from, int n, int rope, float* to) {
+  const int width = n + rope;
+  switch (format) {
     case KvFormat::kFp32:
       return reinterpret_cast<const float*>(from);
     case KvFormat::kBf16:
@@ -64,7 +69,7 @@ TRIMARAN_INLINE const float* widen_token(const LatentAttention& a, const uint8_t
       std::memcpy(scales, from + width, sizeof scales);
       const auto* q = reinterpret_cast<const int8_t*>(from);
       widen_part(q, n, scales[0], to);
-      widen_part(q + n, a.rope.dims, scales[1], to + n);
+      widen_part(q + n, rope, scales[1], to + n);
       break;
     }
     default:  // refused when the cache is made

@@ -12,6 +12,20 @@ TRIMARAN_INLINE uint8_t* key_tile(const SelectTokens& a, const int32_t* pages, i
   return a.keys.base + size_t(pages[tile / tiles]) * a.keys.page_bytes + size_t(tile % tiles) * key_tile_bytes(a);
 }
 
+// Writes a token's key [n] into its tile.
+TRIMARAN_INLINE void store_index_key(KvFormat format, const float* y, int n, uint8_t* tile, int token) {
+  if (format == KvFormat::kFp32) {
+    for (int i = 0; i < n; i++) reinterpret_cast<float*>(tile)[i * kTileTokens + token] = y[i];
+    return;
+  }
+  const float absmax = largest(y, n);
+  const bool finite = absmax <= kLargest, some = finite && absmax > kTiny;
+  const float inverse = some ? kLargestE4m3 / absmax : 0.f;
+  for (int i = 0; i < n; i++) tile[i * kTileTokens + token] = some ? to_e4m3(y[i] * inverse) : 0;
+  const float scale = finite ? (some ? absmax / kLargestE4m3 : 0.f) : __builtin_nanf("");
+  std::memcpy(tile + n * kTileTokens + token * sizeof(float), &scale, sizeof scale);
+}
+
 // Norms, rotates and appends the key of a step's row.
 inline void store_key(const SelectTokens& a, int row, int position, const int32_t* pages) {
   const float* x = a.k + row * a.k_stride;
@@ -30,18 +44,7 @@ inline void store_key(const SelectTokens& a, int row, int position, const int32_
     store(y + i, fma(mul(load(y + i), r), load(a.norm + i), load(a.norm_bias + i)));
   }
   rotate(a.rope, y, position, y);
-  uint8_t* tile = key_tile(a, pages, position / kTileTokens);
-  const int token = position % kTileTokens;
-  if (a.keys.format == KvFormat::kFp32) {
-    for (int i = 0; i < n; i++) reinterpret_cast<float*>(tile)[i * kTileTokens + token] = y[i];
-    return;
-  }
-  const float absmax = largest(y, n);
-  const bool finite = absmax <= kLargest, some = finite && absmax > kTiny;
-  const float inverse = some ? kLargestE4m3 / absmax : 0.f;
-  for (int i = 0; i < n; i++) tile[i * kTileTokens + token] = some ? to_e4m3(y[i] * inverse) : 0;
-  const float scale = finite ? (some ? absmax / kLargestE4m3 : 0.f) : __builtin_nanf("");
-  std::memcpy(tile + n * kTileTokens + token * sizeof(float), &scale, sizeof scale);
+  store_index_key(a.keys.format, y, n, key_tile(a, pages, position / kTileTokens), position % kTileTokens);
 }
 
 // A tile's keys as floats [dim][16], less their scales: where they lie, or at `to`.

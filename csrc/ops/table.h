@@ -22,6 +22,7 @@
 #include "ops/latent_pages.h"
 #include "ops/latent_attention.h"
 #include "ops/select.h"
+#include "ops/transcode.h"
 #include "ops/sampling.h"
 // clang-format on
 
@@ -50,6 +51,9 @@ const Kernels kTable = {TRIMARAN_STRING(TRIMARAN_ISA),
                         store_key,
                         score_tokens,
                         choose_tokens,
+                        convert_heads,
+                        convert_latents,
+                        convert_index_keys,
                         glu_rows<silu>,
                         glu_rows<gelu_tanh>,
                         add_rows,

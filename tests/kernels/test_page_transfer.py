@@ -20,7 +20,7 @@ from . import latent, single_op
 from .tiny import CONFIG, Rows, program, random_tokens, random_weights, step
 
 OPTIONS = ExecutorOptions(num_pages=12, max_rows=64, max_sequences=64, threads=2)
-KINDS = ["reference"]
+KINDS = ["reference", "native"]
 PROMPT = random_tokens(45)
 NEXT = [5, 6, 7]
 
@@ -204,3 +204,34 @@ def test_the_null_executors_history_moves_with_its_pages() -> None:
         target.import_pages(0, pages(5, 1, 3), source.export_pages(0, pages(4, 9, 2), fmt))
         assert target.run(step(Rows([1], 45, [5, 1, 3]))).greedy[0] == expected
         assert target.run(step(Rows([1], 45, [1, 5, 3]))).greedy[0] != expected
+
+
+@pytest.mark.parametrize("target", list(KVFormat))
+@pytest.mark.parametrize("source", list(KVFormat))
+def test_native_converts_every_pair_as_the_reference_does(one_op: OneOp, source: KVFormat, target: KVFormat) -> None:
+    """By what attention makes of the pages; a number on the edge between two codes may be rounded to either."""
+    if not {source, target} <= set(formats_of(one_op)):
+        pytest.skip("a format that latents do not have")
+    found = []
+    for kind in KINDS:
+        taker = filled(kind, one_op, target)
+        taker.import_pages(0, pages(7, 8, 9), filled(kind, one_op, source).export_pages(0, pages(2, 5, 3), target))
+        rows = single_op.Part(list(range(5)), 48, [7, 8, 9, 10])
+        out = taker.run(single_op.step(rows, logits_rows=range(5))).logits
+        assert out is not None
+        found.append(out.copy())
+    spread = np.abs(found[0]).max()
+    assert np.abs(found[1] - found[0]).max() < 0.02 * spread
+
+
+def test_pages_rest_between_steps_only(kind: str) -> None:
+    executor = model(kind, KVFormat.BF16)
+    data = executor.export_pages(0, pages(4), KVFormat.BF16)
+    executor.start(step(Rows(PROMPT, 0, [4, 9, 2])))
+    with pytest.raises(AssertionError, match="a step is running"):
+        executor.export_pages(0, pages(4), KVFormat.BF16)
+    with pytest.raises(AssertionError, match="a step is running"):
+        executor.import_pages(0, pages(4), data)
+    executor.finish()
+    assert executor.export_pages(0, pages(4), KVFormat.BF16).tobytes() != data.tobytes()
+    executor.close()

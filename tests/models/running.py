@@ -89,7 +89,7 @@ def run(
     opened = open_executor(executor, model.program, model.weights, options)
     try:
         return np.concatenate(
-            [_step(opened, with_pages, [(2, tokens, end - rows, rows)]) for rows, end in _ends(tokens, chunks)]
+            [step(opened, with_pages, [(2, tokens, end - rows, rows)]) for rows, end in _ends(tokens, chunks)]
         )
     finally:
         opened.close()
@@ -105,7 +105,7 @@ def run_together(
     try:
         for begin in range(0, max(map(len, sequences)), chunk):
             parts = [(i, s, begin, min(chunk, len(s) - begin)) for i, s in enumerate(sequences) if begin < len(s)]
-            logits = _step(opened, with_pages, parts)
+            logits = step(opened, with_pages, parts)
             ends = np.cumsum([rows for *_, rows in parts])
             for (i, *_), own in zip(parts, np.split(logits, ends[:-1]), strict=True):
                 found[i].append(own)
@@ -119,12 +119,12 @@ def _ends(tokens: np.ndarray, chunks: Sequence[int]) -> list[tuple[int, int]]:
     return list(zip(chunks, np.cumsum(chunks).tolist(), strict=True))
 
 
-def _step(executor: Executor, pages: Tables, parts: Sequence[tuple[int, np.ndarray, int, int]]) -> np.ndarray:
+def step(executor: Executor, pages: Tables, parts: Sequence[tuple[int, np.ndarray, int, int]]) -> np.ndarray:
     """One step of several sequences: slot, all tokens, context and rows of each."""
     for slot, _, context, rows in parts:
         pages.advance(slot, context, rows)
     starts = np.cumsum([0, *(rows for *_, rows in parts)]).astype(np.int32)
-    step = StepInputs(
+    inputs = StepInputs(
         tokens=np.concatenate([tokens[context : context + rows] for _, tokens, context, rows in parts]),
         starts=starts,
         contexts=np.array([context for _, _, context, _ in parts], np.int32),
@@ -133,6 +133,6 @@ def _step(executor: Executor, pages: Tables, parts: Sequence[tuple[int, np.ndarr
         logits_rows=np.arange(starts[-1], dtype=np.int32),
         want_logits=True,
     )
-    logits = executor.run(step).logits
+    logits = executor.run(inputs).logits
     assert logits is not None
     return logits.copy()

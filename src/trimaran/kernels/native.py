@@ -131,12 +131,21 @@ class NativeExecutor:
     def export_pages(self, group: int, pages: Int32, page_format: KVFormat) -> UInt8:
         """See ``Executor.export_pages``."""
         self.layout.check_export(self.num_pages, group, pages)
-        raise UnsupportedError(f"the native executor does not export {page_format} pages yet")
+        size = self.layout.converted(page_format).page_bytes(group)
+        data = np.zeros((len(pages), size), np.uint8)  # int4 leaves gaps
+        self._idle_core().export_pages(group, np.ascontiguousarray(pages), page_format, data)
+        return data
 
     def import_pages(self, group: int, pages: Int32, data: UInt8) -> None:
         """See ``Executor.import_pages``."""
         self.layout.check_import(self.num_pages, group, pages, data)
-        raise UnsupportedError("the native executor does not import pages yet")
+        self._idle_core().import_pages(group, np.ascontiguousarray(pages), np.ascontiguousarray(data))
+
+    def _idle_core(self) -> _native.Program:
+        if self._core is None:
+            raise ValueError("the executor is closed")
+        assert self._started is None, "a step is running"
+        return self._core
 
     def close(self) -> None:
         """Ends the threads and frees the memory, unless logits of the last step are still held. Prints the profile."""

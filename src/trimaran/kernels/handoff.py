@@ -1,0 +1,36 @@
+"""A sequence's pages from one executor to another, as when one prefills a prompt and another decodes its answer."""
+
+from collections.abc import Sequence
+
+from trimaran.base.errors import TransferError
+from trimaran.kernels.page_layout import PageLayout
+from trimaran.kernels.step import Executor, Int32
+
+
+def pages_read(layout: PageLayout, page_tables: Sequence[Int32], slot: int, position: int) -> tuple[Int32, ...]:
+    """Of each cache group the pages that a sequence's tokens from ``position`` on read, all before it being computed:
+    in a group with a window those of the window, else all. ``page_tables`` are as in ``StepInputs``."""
+    end = -(-position // layout.page_size)
+    windows = [group.window for group in layout.groups]
+    firsts = [0 if window is None else max(0, position - window + 1) // layout.page_size for window in windows]
+    return tuple(table[slot, first:end] for table, first in zip(page_tables, firsts, strict=True))
+
+
+def hand_over(source: Executor, given: Sequence[Int32], target: Executor, taken: Sequence[Int32]) -> int:
+    """Copies pages ``given[g]`` of each cache group g of ``source`` to pages ``taken[g]`` of ``target``, converted to
+    its format: all groups or none. Returns the bytes that ``target`` took.
+
+    Between steps of both. What ``source`` holds stays as it is; who owns the pages is the callers' affair. Raises
+    ``TransferError``, before anything is written, where the executors or the pages do not fit each other.
+    """
+    layout = target.layout
+    layout.check_same(source.layout.converted(layout.page_format))
+    if not len(given) == len(taken) == len(layout.groups):
+        raise TransferError(f"pages of {len(given)} and {len(taken)} cache groups; this model has {len(layout.groups)}")
+    pages = list(enumerate(zip(given, taken, strict=True)))
+    moved = [source.export_pages(group, mine, layout.page_format) for group, (mine, _) in pages]
+    for (group, (_, theirs)), data in zip(pages, moved, strict=True):
+        layout.check_import(target.num_pages, group, theirs, data)
+    for (group, (_, theirs)), data in zip(pages, moved, strict=True):
+        target.import_pages(group, theirs, data)
+    return sum(data.nbytes for data in moved)
