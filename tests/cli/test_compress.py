@@ -1,5 +1,6 @@
 """``trimaran compress`` as a user types it."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -65,7 +66,7 @@ def test_codebooks_with_calibration(source: str, tmp_path: Path, monkeypatch: py
     plain = run(source, "--format", "codebook4", "-o", str(tmp_path / "plain"))
     done = run(source, "--format", "codebook4", "--calibrate", str(text), "-o", str(tmp_path / "calibrated"))
     assert plain.exit_code == done.exit_code == 0, done.stderr
-    assert f"Calibrating with {text}" in done.stderr
+    assert "Calibrating with text" in done.stderr
     weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("plain", "calibrated")]
     assert len(weights[0]) == len(weights[1])
     assert weights[0] != weights[1]
@@ -76,9 +77,27 @@ def test_codebooks_with_calibration(source: str, tmp_path: Path, monkeypatch: py
     assert "--calibrate nowhere.txt: cannot be read as text" in missing.stderr
 
 
-@pytest.mark.parametrize("flag", [("--outliers", "1"), ("--calibrate", "text.txt")])
-@pytest.mark.parametrize("other", [("--pair",), ("--format", "int4")])
-def test_flags_of_codebooks_are_refused_elsewhere(flag: tuple[str, ...], other: tuple[str, ...], source: str) -> None:
-    done = run(source, *flag, *other, "-o", "nowhere")
+@pytest.mark.parametrize(
+    ("flag", "formats"),
+    [
+        (("--outliers", "1", "--pair"), "codebook4 and codebook3"),
+        (("--outliers", "1", "--format", "int4"), "codebook4 and codebook3"),
+        (("--calibrate", "text.txt", "--format", "fp8"), "int4, codebook4 and codebook3"),
+    ],
+)
+def test_flags_of_some_formats_are_refused_elsewhere(flag: tuple[str, ...], formats: str, source: str) -> None:
+    done = run(source, *flag, "-o", "nowhere")
     assert done.exit_code == 2
-    assert f"{flag[0]} is for --format codebook4 and codebook3" in done.stderr
+    assert f"{flag[0]} is for --format {formats}" in done.stderr
+
+
+def test_int4_with_two_files_of_text(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trimaran.text.tokenizer.open_tokenizer", lambda _: Bytes())
+    files = []
+    for name in ("one", "two"):
+        (tmp_path / name).write_text(f"Of {name} file with as many words as needed. " * 20)
+        files += ["--calibrate", str(tmp_path / name)]
+    done = run(source, "--pair", *files, "-o", str(tmp_path / "small"))
+    assert done.exit_code == 0, done.stderr
+    off, alone = map(float, re.findall(r"outputs of matrices: (\S+) off for held-out text; (\S+) if", done.stdout)[0])
+    assert 0 < off < alone

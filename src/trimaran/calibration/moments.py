@@ -9,12 +9,13 @@ import numpy as np
 from trimaran.calibration.forward import Forward
 from trimaran.calibration.weights import StreamedWeights
 from trimaran.checkpoint import Checkpoint
+from trimaran.checkpoint.checkpoint import Kind
 from trimaran.kernels.program import Program
 from trimaran.kernels.step import Float32
 from trimaran.models.config import ModelConfig
 from trimaran.models.names import Part
 from trimaran.models.registry import build_program, read_config
-from trimaran.quant.logical import logical_tensors
+from trimaran.quant.logical import LogicalTensor, logical_tensors
 
 
 @dataclass(frozen=True)
@@ -29,25 +30,39 @@ Progress = Callable[[int, int | None], None]  # bytes of weights that were multi
 
 
 def input_squares(
-    checkpoint: Checkpoint, texts: Sequence[Sequence[int]], report: Progress | None = None
+    checkpoint: Checkpoint,
+    texts: Sequence[Sequence[int]],
+    report: Progress | None = None,
+    renamed: Sequence[LogicalTensor] | None = None,
 ) -> dict[tuple[str, int], Squares]:
     """The squares of every matrix's inputs, by the tensor's name without what multimodal models put before it
     (``models.names.text_name``), and the piece's number (0 but for GGUF's stacks of experts).
 
     ``texts`` are token ids, each text from its first position on. Of experts only the tokens that were routed to them
-    count. Embedding and output matrix have no entry. Raises as ``read_config`` does, ``CheckpointError`` on tensors
+    count. ``renamed`` are the tensors of a GGUF file by the names of safetensors files, if these shall be used.
+    Embedding and output matrix have no entry. Raises as ``read_config`` does, ``CheckpointError`` on tensors
     that are missing or misshapen.
     """
     cfg = read_config(checkpoint)
     program = build_program(cfg)
-    weights = _Squares(checkpoint, cfg, program, report)
+    tensors = logical_tensors(checkpoint) if renamed is None else renamed
+    kind = checkpoint.kind if renamed is None else "safetensors"
+    weights = _Squares(tensors, kind, cfg, program, checkpoint.release, report)
     Forward(program, weights, texts).run()
     return weights.found
 
 
 class _Squares(StreamedWeights):
-    def __init__(self, checkpoint: Checkpoint, cfg: ModelConfig, program: Program, report: Progress | None) -> None:
-        super().__init__(logical_tensors(checkpoint), checkpoint.kind, cfg, program, checkpoint.release)
+    def __init__(
+        self,
+        tensors: Sequence[LogicalTensor],
+        kind: Kind,
+        cfg: ModelConfig,
+        program: Program,
+        release: Callable[[], None],
+        report: Progress | None,
+    ) -> None:
+        super().__init__(tensors, kind, cfg, program, release)
         self.found: dict[tuple[str, int], Squares] = {}
         self._report = report
         self._done = 0

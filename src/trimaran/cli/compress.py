@@ -32,11 +32,11 @@ def compress(
         ),
     ] = None,
     calibrate: Annotated[
-        Path | None,
+        list[Path] | None,
         typer.Option(
             "--calibrate",
             metavar="TEXT",
-            help="codebook4, codebook3: a file of text to run through the model; weights with large inputs count more.",
+            help="int4 and codebooks: a file of text (repeatable) to run through the model, to round by its inputs.",
             show_default=False,
         ),
     ] = None,
@@ -57,7 +57,7 @@ def compress(
 
     \b
     Examples:
-      trimaran compress ./Qwen3-8B --format int4 --group 32 -o Qwen3-8B-int4
+      trimaran compress ./Qwen3-8B --format int4 --calibrate book.txt --calibrate code.txt -o Qwen3-8B-int4
       trimaran compress ./Qwen3-8B --format codebook4 --calibrate book.txt -o Qwen3-8B-cb4
       trimaran compress ./GLM-4.7 --format int4 --experts-only -o GLM-4.7-int4
       trimaran compress ./GLM-4.7 --pair -o GLM-4.7-pair
@@ -79,16 +79,18 @@ def compress(
     }
     if fmt not in recipes:
         raise ConfigError(f"--format {fmt!r} is none of {', '.join(recipes)}")
-    for flag, value in (("--outliers", outliers), ("--calibrate", calibrate)):
-        if value is not None and (pair or not isinstance(recipes[fmt], Codebook)):
-            raise ConfigError(f"{flag} is for --format codebook4 and codebook3")
+    if outliers is not None and (pair or not isinstance(recipes[fmt], Codebook)):
+        raise ConfigError("--outliers is for --format codebook4 and codebook3")
+    if calibrate and (fmt == "fp8" and not pair):
+        raise ConfigError("--calibrate is for --format int4, codebook4 and codebook3")
     most = parse_size(max_shard_size)
     if out.exists():
         raise ConfigError(f"{out} exists already; name a new folder")
     wanted = {out / name: recipe for name, recipe in recipes.items() if name in PAIR} if pair else {out: recipes[fmt]}
     with open_checkpoint(resolve(model, offline=offline).path) as checkpoint:
         files = partial(write_hf_files, checkpoint.metadata) if checkpoint.kind == "gguf" else None
-        squares = None if calibrate is None else _measure(checkpoint, calibrate)
+        texts = _rows(checkpoint, calibrate) if calibrate else []
+        squares = _squares(checkpoint, texts) if texts and isinstance(recipes[fmt], Codebook) else None
         for folder, recipe in wanted.items():
             with progress(f"to {folder}", "Compress") as report:
                 done = run(
@@ -99,30 +101,43 @@ def compress(
                     max_shard=most,
                     report=report,
                     squares=squares,
+                    texts=texts if isinstance(recipe, Int4) else (),
                     add_files=files,
                 )
             print(_summary(folder, done), flush=True)
 
 
-def _measure(checkpoint: "Checkpoint", file: Path) -> "dict[str, Float32]":
-    """The mean square of each input of each matrix, over the text in ``file``."""
+def _rows(checkpoint: "Checkpoint", files: list[Path]) -> list[list[list[int]]]:
+    """The text in each of ``files`` as rows of tokens."""
     from trimaran.base.errors import ConfigError
-    from trimaran.calibration.moments import input_squares
     from trimaran.calibration.texts import cut
-    from trimaran.checkpoint.progress import progress
     from trimaran.text.tokenizer import open_tokenizer
 
-    try:
-        with file.open(encoding="utf-8") as opened:
-            text = opened.read(_MOST_TEXT)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--calibrate {file}: cannot be read as text ({error})") from error
     tokenizer = open_tokenizer(checkpoint)
-    ids = tokenizer.encode(text)
-    if len(ids) < _FEWEST_TOKENS:
-        raise ConfigError(f"--calibrate {file} has {len(ids)} tokens; give at least {_FEWEST_TOKENS}, better 20,000")
-    with progress(f"with {file}", "Calibrat") as report:
-        found = input_squares(checkpoint, cut(ids, tokenizer.encode_prompt("")), report)
+    found = []
+    for file in files:
+        try:
+            with file.open(encoding="utf-8") as opened:
+                ids = tokenizer.encode(opened.read(_MOST_TEXT))
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"--calibrate {file}: cannot be read as text ({error})") from error
+        if len(ids) < _FEWEST_TOKENS:
+            raise ConfigError(
+                f"--calibrate {file} has {len(ids)} tokens; give at least {_FEWEST_TOKENS}, better 20,000"
+            )
+        found.append(cut(ids, tokenizer.encode_prompt("")))
+    return found
+
+
+def _squares(checkpoint: "Checkpoint", texts: list[list[list[int]]]) -> "dict[str, Float32]":
+    """The mean square of each input of each matrix."""
+    from trimaran.calibration.moments import input_squares
+    from trimaran.calibration.texts import ROWS, mixed
+    from trimaran.checkpoint.progress import progress
+    from trimaran.compress.source import read_source
+
+    with progress("with text", "Calibrat") as report:
+        found = input_squares(checkpoint, mixed(texts, ROWS), report, read_source(checkpoint).tensors)
     return {name: squares.mean for (name, _), squares in found.items() if squares.rows}
 
 
@@ -135,6 +150,13 @@ def _summary(folder: Path, done: "Report") -> str:
         f"rounding: {done.rms:.4f} of the weights (root mean square)"
         + ("" if done.plain_error == done.error else f"; {done.plain_rms:.4f} if rounded to nearest"),
     ]
+    if done.outputs:
+        lines.append(
+            f"outputs of matrices: {done.outputs_off(done.outputs_error):.4f} off for held-out text;"
+            f" {done.outputs_off(done.outputs_alone):.4f} if rounded without calibration"
+        )
+    if done.unseen:
+        lines.append(f"rounded without calibration: {done.unseen} matrices, which too little of the text went through")
     if done.again:
         lines.append(f"rounded a second time: {done.again} matrices, which the source has in 4 bits or fewer")
     for reason, kept in done.kept.items():

@@ -31,12 +31,16 @@ def fill(
     shards: Shards,
     done: Report,
     report: Progress,
+    written: int = 0,
 ) -> None:
-    """Writes what ``items`` become and adds the errors of rounding to ``done``; raises as ``compress`` does."""
+    """Writes what ``items`` become and adds the errors of rounding to ``done``; raises as ``compress`` does.
+
+    ``written`` bytes of all that is reported are there before.
+    """
     threads = min(_THREADS, os.cpu_count() or 1)
     waiting: deque[Future[_Written]] = deque()
-    written = since = 0
-    report(0, done.bytes_after)
+    since = 0
+    report(written, done.bytes_after)
     with ThreadPoolExecutor(threads) as pool:
         try:
             for work in _pieces(items, recipe, shards):

@@ -44,6 +44,10 @@ class Report:
     error: float = 0.0
     plain_error: float = 0.0
     norm: float = 0.0
+    unseen: int = 0  # matrices that too little of the calibration text went through
+    outputs_error: float = 0.0  # of the matrices' outputs for held-out tokens, squared and summed
+    outputs_alone: float = 0.0  # as that, had all been rounded without compensation
+    outputs: float = 0.0  # the outputs themselves, squared and summed
 
     @property
     def rms(self) -> float:
@@ -54,6 +58,10 @@ class Report:
     def plain_rms(self) -> float:
         """As ``rms``, had all been rounded to nearest."""
         return math.sqrt(self.plain_error / self.norm) if self.norm else 0.0
+
+    def outputs_off(self, error: float) -> float:
+        """Root mean square of ``outputs_error`` or ``outputs_alone``, relative to that of the outputs."""
+        return math.sqrt(error / self.outputs) if self.outputs else 0.0
 
 
 @dataclass(frozen=True)

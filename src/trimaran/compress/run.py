@@ -13,10 +13,11 @@ from trimaran.checkpoint.file_record import OURS
 from trimaran.checkpoint.open import PICKLED
 from trimaran.checkpoint.safetensors import CONFIG
 from trimaran.checkpoint.verify import write_model_manifest
+from trimaran.compress.calibrated import fill_calibrated
 from trimaran.compress.fill import Progress, fill
 from trimaran.compress.plan import Item, Report, make_plan
-from trimaran.compress.recipe import Recipe
-from trimaran.compress.shards import Shards
+from trimaran.compress.recipe import Int4, Recipe
+from trimaran.compress.shards import Shards, size_of
 from trimaran.compress.source import read_source
 from trimaran.kernels.step import Float32
 
@@ -33,12 +34,14 @@ def compress(
     max_shard: int = 4 << 30,
     report: Progress | None = None,
     squares: Mapping[str, Float32] | None = None,
+    texts: Sequence[Sequence[Sequence[int]]] = (),
     add_files: Callable[[Path], None] | None = None,
 ) -> Report:
     """Writes ``checkpoint`` to ``folder``, which must not exist; ``report`` hears of bytes written and in all.
 
     ``squares`` are the mean squares ``[cols]`` of what matrices are multiplied with, by ``models.names.text_name``
     (``calibration.moments``); formats that weigh errors use them, for the matrices that are there.
+    ``texts`` (``calibration.texts.cut``) run through the model to compensate the rounding of int4.
     What stays is copied bit by bit; where the source had compressed it, it is written in bf16. A GGUF file comes out in
     Hugging Face's layout; ``add_files`` puts its tokenizer into the folder. Raises ``ConfigError`` when the folder is
     there or the disk is too small, ``UnsupportedError`` on sources that have no more bits than the recipe, GGUF files
@@ -56,7 +59,12 @@ def compress(
     partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         with Shards(partial, [item.outputs for item in items], max_shard) as shards:
-            fill(checkpoint, items, recipe, shards, done, report or _silent)
+            rest, told = items, report or _silent
+            if texts:
+                assert isinstance(recipe, Int4), recipe
+                rest = fill_calibrated(source, texts, items, recipe, shards, done, told)
+            left = sum(size_of(output) for item in rest for output in item.outputs)
+            fill(checkpoint, rest, recipe, shards, done, told, done.bytes_after - left)
         if checkpoint.kind == "safetensors":
             _copy_files(checkpoint, partial)
         if add_files is not None:

@@ -18,6 +18,7 @@ from trimaran.kernels.step import Float32
 from trimaran.quant import symmetric
 from trimaran.quant.integers import Integers, RowWords
 from trimaran.quant.parts import Parts
+from trimaran.quant.symmetric import Rounded
 from trimaran.quant.words import Words, pack_nibble_words, unpack
 
 LEAVES = frozenset({"weight_packed", "weight_scale", "weight_shape", "weight_zero_point", "weight_g_idx"})
@@ -57,13 +58,19 @@ class PackedRows:
 def pack_rows(values: Float32, group: int) -> PackedRows:
     """``values`` ``[rows, cols]``, finite, in groups of ``group`` inputs: a multiple of 8 that divides ``cols``."""
     groups = values.reshape(len(values), -1, group)
-    fitted = symmetric.fit(groups, _bf16)
-    words = pack_nibble_words((fitted.codes + 8).astype(np.uint8).reshape(values.shape))
-    plain = symmetric.nearest(groups, _bf16)
-    return PackedRows(words, fitted.scale.astype(ml_dtypes.bfloat16), fitted.error, plain.error)
+    fitted = symmetric.fit(groups, to_bf16)
+    words, scale = pack(fitted)
+    return PackedRows(words, scale, fitted.error, symmetric.nearest(groups, to_bf16).error)
 
 
-def _bf16(numbers: Float32) -> Float32:
+def pack(rounded: Rounded) -> tuple[Words, npt.NDArray[Any]]:
+    """Words and scales, as ``PackedRows`` has them, of rows whose scales bf16 holds."""
+    codes = (rounded.codes + 8).astype(np.uint8).reshape(len(rounded.codes), -1)
+    return pack_nibble_words(codes), rounded.scale.astype(ml_dtypes.bfloat16)
+
+
+def to_bf16(numbers: Float32) -> Float32:
+    """The nearest scales that the file can hold."""
     return numbers.astype(ml_dtypes.bfloat16).astype(np.float32)
 
 

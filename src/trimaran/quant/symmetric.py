@@ -25,9 +25,17 @@ class Rounded:
     scale: Float32
     error: float
 
+    def values(self) -> Float32:
+        """The numbers that codes and scales stand for, ``[rows, groups * size]``."""
+        return (self.codes * self.scale[..., None]).reshape(len(self.codes), -1)
 
-def fit(groups: Float32, on_grid: OnGrid) -> Rounded:
-    """``groups`` ``[rows, groups, size]`` on the best grids found; a group of zeros has scale 0."""
+
+def fit(groups: Float32, on_grid: OnGrid, importance: Float32 | None = None) -> Rounded:
+    """``groups`` ``[rows, groups, size]`` on the best grids found; a group of zeros has scale 0.
+
+    With ``importance`` ``[size]`` the squared errors count so much more or less, also in ``error``.
+    """
+    weighed = groups if importance is None else groups * importance
     extreme = _extreme(groups)
     best = np.zeros_like(extreme)
     most = np.zeros_like(extreme)
@@ -35,19 +43,20 @@ def fit(groups: Float32, on_grid: OnGrid) -> Rounded:
         scale = on_grid(extreme / np.float32(start))
         for _ in range(2):
             codes = _round(groups, scale)
-            above, below = _dot(groups, codes), _dot(codes, codes)
+            above = _dot(weighed, codes)
+            below = _dot(codes, codes if importance is None else codes * importance)
             gain = _gain(scale, above, below)
             np.copyto(best, scale, where=gain > most)
             np.maximum(most, gain, out=most)
             scale = on_grid(_ratio(above, below))
-    return Rounded(_round(groups, best), best, _error(groups, most))
+    return Rounded(_round(groups, best), best, _error(_dot(weighed, groups), most))
 
 
 def nearest(groups: Float32, on_grid: OnGrid) -> Rounded:
     """As ``fit``, by plain rounding: 7.5 steps for the largest magnitude, as compressed-tensors chooses."""
     scale: Float32 = np.abs(on_grid(_extreme(groups) / np.float32(7.5)))
     codes = _round(groups, scale)
-    return Rounded(codes, scale, _error(groups, _gain(scale, _dot(groups, codes), _dot(codes, codes))))
+    return Rounded(codes, scale, _error(_dot(groups, groups), _gain(scale, _dot(groups, codes), _dot(codes, codes))))
 
 
 def _extreme(groups: Float32) -> Float32:
@@ -61,8 +70,8 @@ def _gain(scale: Float32, above: Float32, below: Float32) -> Float32:
     return gain
 
 
-def _error(groups: Float32, gain: Float32) -> float:
-    return float(np.maximum(_dot(groups, groups) - gain, 0).sum(dtype=np.float64))
+def _error(squares: Float32, gain: Float32) -> float:
+    return float(np.maximum(squares - gain, 0).sum(dtype=np.float64))
 
 
 def _round(groups: Float32, scale: Float32) -> Float32:

@@ -1,0 +1,63 @@
+"""Compensation: outputs are closer where inputs go together, and never by breaking the grid."""
+
+import ml_dtypes
+import numpy as np
+
+from trimaran.quant import symmetric
+from trimaran.quant.compensated import compensate, factor
+from trimaran.quant.packed import to_bf16
+
+RANDOM = np.random.default_rng(0)
+
+
+def correlated(tokens: int, inputs: int) -> np.ndarray:
+    """Tokens whose inputs lie mostly in a few directions, as those of real layers do."""
+    directions = RANDOM.standard_normal((12, inputs))
+    return (RANDOM.standard_normal((tokens, 12)) @ directions + 0.3 * RANDOM.standard_normal((tokens, inputs))).astype(
+        np.float32
+    )
+
+
+def off(x: np.ndarray, weights: np.ndarray) -> float:
+    return float(np.square(x.astype(np.float64) @ weights.T).sum())
+
+
+def test_the_factor_is_of_the_inverse() -> None:
+    x = correlated(400, 200)
+    moments = x.T @ x
+    upper = factor(moments).astype(np.float64)
+    damped = moments + 0.01 * np.diagonal(moments).mean() * np.eye(200)
+    np.testing.assert_allclose(upper.T @ upper @ damped, np.eye(200), atol=2e-3)
+    np.testing.assert_array_equal(np.tril(upper, -1), 0)
+
+
+def test_outputs_for_tokens_not_seen_are_a_third_off_of_what_rounding_leaves() -> None:
+    x, weights = correlated(2048, 256), RANDOM.standard_normal((96, 256)).astype(np.float32)
+    seen, unseen = x[:1536], x[1536:]
+    for group in (32, 64):
+        together = compensate(weights, factor(seen.T @ seen), group, to_bf16)
+        alone = symmetric.fit(weights.reshape(96, -1, group), to_bf16)
+        assert off(unseen, weights - together.values()) < off(unseen, weights - alone.values()) / 3
+
+
+def test_results_are_on_the_grid() -> None:
+    x, weights = correlated(300, 128), RANDOM.standard_normal((40, 128)).astype(np.float32)
+    weights[3] = 0
+    found = compensate(weights, factor(x.T @ x), 32, to_bf16)
+    assert set(np.unique(found.codes)) <= set(range(-8, 8))
+    np.testing.assert_array_equal(found.scale, found.scale.astype(ml_dtypes.bfloat16).astype(np.float32))
+    np.testing.assert_array_equal(found.values()[3], 0)
+    assert found.error > symmetric.fit(weights.reshape(40, -1, 32), to_bf16).error
+
+
+def test_inputs_that_are_not_correlated_change_little() -> None:
+    weights = RANDOM.standard_normal((64, 128)).astype(np.float32)
+    found = compensate(weights, factor(np.eye(128, dtype=np.float32)), 32, to_bf16)
+    alone = symmetric.fit(weights.reshape(64, -1, 32), to_bf16)
+    np.testing.assert_array_equal(found.values(), alone.values())
+
+
+def test_moments_of_no_rank_and_of_zeros_have_a_factor() -> None:
+    x = correlated(3, 96)
+    assert np.isfinite(factor(x.T @ x)).all()
+    np.testing.assert_array_equal(factor(np.zeros((96, 96), np.float32)), np.eye(96))
