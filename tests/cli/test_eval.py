@@ -80,7 +80,7 @@ def test_json_has_every_figure(model: str, data: str) -> None:
 
 
 def test_prefill_in_one_format_and_decode_in_another(model: str, data: str) -> None:
-    formats = ("--kv-cache-dtype", "int4", "--prefill-kv-cache-dtype", "bf16", "--executor", "reference")
+    formats = ("--kv-cache-dtype", "int4", "--prefill-kv-cache-dtype", "bf16")
     few = ("--tokens", "40", "--data", data, "--items", "20", "--max-loss", "99")
     done = quality(model, "--only", "kl,tasks", *formats, *few, "--json")
     assert done.exit_code == 0, done.stdout + done.stderr

@@ -14,8 +14,6 @@ from trimaran.evaluate.sequences import Run, Sequences
 
 from .tiny import opened, write_tiny
 
-PAIRS = [(None, KVFormat.BF16), (KVFormat.INT8, KVFormat.INT8)]
-
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -76,19 +74,24 @@ def test_every_page_and_slot_comes_back(model: Path) -> None:
     sequences.close()
 
 
+@pytest.mark.parametrize("executor", ["native", "reference"])
 @pytest.mark.parametrize("kv", [KVFormat.INT8, KVFormat.INT4])
-def test_two_halves_of_one_format_are_the_whole(model: Path, kv: KVFormat) -> None:
-    whole, halves = opened(model, kv, executor="reference"), opened(model, kv, kv, executor="reference")
+def test_two_halves_of_one_format_are_the_whole(model: Path, kv: KVFormat, executor: str) -> None:
+    whole, halves = opened(model, kv, executor=executor), opened(model, kv, kv, executor=executor)
     asked = questions(8)[:8]
     jobs = [[Job(each.length, likelihoods(each.context, each.options)) for each in asked] for _ in range(2)]
     assert dict(play(whole, jobs[0])) == dict(play(halves, jobs[1]))
+    whole.close()
+    halves.close()
 
 
 def test_two_halves_of_other_formats_are_neither(model: Path) -> None:
     def totals(kv: KVFormat, prefill: KVFormat | None = None) -> list[float]:
-        sequences = opened(model, kv, prefill, executor="reference")
+        sequences = opened(model, kv, prefill)
         jobs = [Job(each.length, likelihoods(each.context, each.options)) for each in questions(6)[4:6]]
-        return [option.total for _, options in sorted(play(sequences, jobs)) for option in options]
+        found = [option.total for _, options in sorted(play(sequences, jobs)) for option in options]
+        sequences.close()
+        return found
 
     mixed, coarse, fine = totals(KVFormat.INT4, KVFormat.FP32), totals(KVFormat.INT4), totals(KVFormat.FP32)
     assert mixed != coarse
@@ -96,11 +99,12 @@ def test_two_halves_of_other_formats_are_neither(model: Path) -> None:
 
 
 def test_what_is_handed_over_is_what_one_token_at_a_time_gives(model: Path) -> None:
-    sequences = opened(model, KVFormat.INT4, KVFormat.BF16, executor="reference")
+    sequences = opened(model, KVFormat.INT4, KVFormat.BF16)
     each = questions(20)[17]
     found = dict(play(sequences, [Job(each.length, likelihoods(each.context, each.options))]))[0]
     for option, likely in zip(each.options, found, strict=True):
         assert likely.total == pytest.approx(alone(sequences, each.context, option).total, rel=1e-6)
+    sequences.close()
 
 
 def test_answers_are_greedy_and_end_at_a_stop(model: Path) -> None:

@@ -75,10 +75,12 @@ def test_texts_count_the_same_and_positions_by_doubling_buckets() -> None:
 def test_rows_behind_the_cut_are_compared_and_the_first_stands_apart(model: Path) -> None:
     texts = cut(TEXTS)
     assert [each.cut for each in texts] == [37, 75, 112, 17, 35, 52]
-    whole = opened(model, KVFormat.BF16, executor="reference", longest=150)
-    halves = opened(model, KVFormat.INT4, KVFormat.BF16, executor="reference", longest=150)
+    whole = opened(model, KVFormat.BF16, longest=150)
+    halves = opened(model, KVFormat.INT4, KVFormat.BF16, longest=150)
     found = distances(whole, halves, texts[3:])
     assert [len(each.kl) for each in found] == [53, 35, 18]
     summary = summarise(found)
     assert summary.first_mean == pytest.approx(np.mean([each.kl[0] for each in found]))
     assert summary.first_mean > 0
+    whole.close()
+    halves.close()
