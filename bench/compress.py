@@ -22,12 +22,14 @@ CHILD = """
 import sys, time
 from pathlib import Path
 from trimaran.checkpoint import open_checkpoint
+from trimaran.compress.codebook import Codebook
 from trimaran.compress.recipe import Fp8Blocks, Int4
 from trimaran.compress.run import compress
 source, fmt, shard = sys.argv[1:]
+RECIPES = {"int4": Int4(), "fp8": Fp8Blocks(), "codebook4": Codebook(4), "codebook3": Codebook(3)}
 begin = time.perf_counter()
 with open_checkpoint(source) as checkpoint:
-    compress(checkpoint, {"int4": Int4(), "fp8": Fp8Blocks()}[fmt], Path(source) / "small", max_shard=int(shard))
+    compress(checkpoint, RECIPES[fmt], Path(source) / "small", max_shard=int(shard))
 seconds = time.perf_counter() - begin
 peak = next(line.split()[1] for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
 print(seconds, int(peak) * 1024)
@@ -74,7 +76,7 @@ def write_model(folder: Path, matrices: int) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--megabytes", type=int, default=1500)
-    parser.add_argument("--format", choices=("int4", "fp8"), default="int4")
+    parser.add_argument("--format", choices=("int4", "fp8", "codebook4", "codebook3"), default="int4")
     parser.add_argument("--max-shard-megabytes", type=int, default=256)
     asked = parser.parse_args(arguments)
     matrices = max(1, round(asked.megabytes * 1e6 / (2 * ROWS * COLS)))

@@ -1,4 +1,4 @@
-"""int4 with calibration text: closer to the source, in the same layout, for dense models, experts and latents."""
+"""Formats that compensate, with calibration text: closer to the source, for dense models, experts and latents."""
 
 from pathlib import Path
 
@@ -9,25 +9,29 @@ from tests.models.running import load_path, run
 
 from trimaran.base.formats import WeightFormat
 from trimaran.checkpoint import open_checkpoint
+from trimaran.compress.codebook import Codebook
 from trimaran.compress.plan import Report
-from trimaran.compress.recipe import Int4
+from trimaran.compress.recipe import CompensatingRecipe, Int4
 from trimaran.compress.run import compress
 
 TEXTS = [[np.random.default_rng(seed).integers(0, 128, 80).tolist() for seed in range(10)]]
 
 
-def compressed(source: Path, folder: Path, texts: list[list[list[int]]]) -> Report:
+def compressed(source: Path, recipe: CompensatingRecipe, folder: Path, texts: list[list[list[int]]]) -> Report:
     with open_checkpoint(source) as checkpoint:
-        return compress(checkpoint, Int4(32), folder, texts=texts)
+        return compress(checkpoint, recipe, folder, texts=texts)
 
 
+@pytest.mark.parametrize(("recipe", "most"), [(Int4(32), 0.85), (Codebook(4), 0.92), (Codebook(3, 1), 0.87)], ids=repr)
 @pytest.mark.parametrize("name", ["llama3", "deepseek_v3"])
-def test_it_is_closer_to_the_source_and_looks_the_same(name: str, tmp_path: Path) -> None:
+def test_it_is_closer_to_the_source_and_looks_the_same(
+    name: str, recipe: CompensatingRecipe, most: float, tmp_path: Path
+) -> None:
     source = write_checkpoint(name, tmp_path / "source")
-    plain, done = (compressed(source, tmp_path / f"{texts != []}", texts) for texts in ([], TEXTS))
+    plain, done = (compressed(source, recipe, tmp_path / f"{texts != []}", texts) for texts in ([], TEXTS))
     assert (done.matrices, done.bytes_after, done.kept) == (plain.matrices, plain.bytes_after, plain.kept)
     assert done.norm == pytest.approx(plain.norm)
-    assert done.outputs_error < 0.85 * done.outputs_alone
+    assert done.outputs_error < most * done.outputs_alone
     tokens = golden(name)["tokens"]
     exact, rounded, ours = (
         run(load_path(tmp_path / folder, WeightFormat.FP32), "reference", tokens, [len(tokens)])

@@ -20,7 +20,7 @@ def values_of(piece: Piece, group: int) -> np.ndarray:
 
 @pytest.mark.parametrize(("group", "most"), [(32, 0.88), (64, 0.9), (128, 0.9)])
 def test_the_fit_is_closer_than_rounding_to_nearest(group: int, most: float) -> None:
-    piece = Int4(group).encode(GAUSS, None)
+    piece = Int4(group).encode(GAUSS)
     error = np.square(values_of(piece, group).astype(np.float64) - GAUSS).sum()
     assert piece.error == pytest.approx(error, rel=1e-4)
     steps = (np.abs(GAUSS.reshape(96, -1, group)).max(-1) / 7.5).astype(ml_dtypes.bfloat16).astype(np.float32)
@@ -35,19 +35,19 @@ def test_numbers_on_the_grid_come_back_and_zeros_stay_zeros() -> None:
     codes[:, ::32] = -8
     values = codes * np.float32(-0.25)
     values[1] = 0
-    np.testing.assert_array_equal(values_of(Int4(32).encode(values, None), 32), values)
+    np.testing.assert_array_equal(values_of(Int4(32).encode(values), 32), values)
 
 
 def test_fp8_blocks_reach_448_and_keep_partial_blocks() -> None:
     values = np.random.default_rng(2).standard_normal((130, 200)).astype(np.float32)
     values[:128, :128] = 0
-    floats, scale = Fp8Blocks().encode(values, None).arrays
+    floats, scale = Fp8Blocks().encode(values).arrays
     assert (floats.shape, scale.shape) == ((130, 200), (2, 2))
     assert scale[0, 0] == 0
     assert np.abs(floats[128:, 128:].astype(np.float32)).max() == 448
     product = floats.astype(np.float32) * scale.repeat(128, 0)[:130].repeat(128, 1)[:, :200]
     assert np.all(np.abs(product - values) <= np.abs(values) / 16 + scale.max() / 512)
-    below, _ = Fp8Blocks().encode(values[128:], None).arrays  # pieces change nothing
+    below, _ = Fp8Blocks().encode(values[128:]).arrays  # pieces change nothing
     np.testing.assert_array_equal(below, floats[128:])
 
 

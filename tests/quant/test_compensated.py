@@ -25,7 +25,7 @@ def off(x: np.ndarray, weights: np.ndarray) -> float:
 def test_the_factor_is_of_the_inverse() -> None:
     x = correlated(400, 200)
     moments = x.T @ x
-    upper = factor(moments).astype(np.float64)
+    upper = factor(moments, np.arange(200)).upper.astype(np.float64)
     damped = moments + 0.01 * np.diagonal(moments).mean() * np.eye(200)
     np.testing.assert_allclose(upper.T @ upper @ damped, np.eye(200), atol=2e-3)
     np.testing.assert_array_equal(np.tril(upper, -1), 0)
@@ -35,7 +35,7 @@ def test_outputs_for_tokens_not_seen_are_a_third_off_of_what_rounding_leaves() -
     x, weights = correlated(2048, 256), RANDOM.standard_normal((96, 256)).astype(np.float32)
     seen, unseen = x[:1536], x[1536:]
     for group in (32, 64):
-        together = compensate(weights, factor(seen.T @ seen), group, to_bf16)
+        together = compensate(weights, factor(seen.T @ seen, np.arange(256)), group, to_bf16)
         alone = symmetric.fit(weights.reshape(96, -1, group), to_bf16)
         assert off(unseen, weights - together.values()) < off(unseen, weights - alone.values()) / 3
 
@@ -43,7 +43,7 @@ def test_outputs_for_tokens_not_seen_are_a_third_off_of_what_rounding_leaves() -
 def test_results_are_on_the_grid() -> None:
     x, weights = correlated(300, 128), RANDOM.standard_normal((40, 128)).astype(np.float32)
     weights[3] = 0
-    found = compensate(weights, factor(x.T @ x), 32, to_bf16)
+    found = compensate(weights, factor(x.T @ x, np.arange(128)), 32, to_bf16)
     assert set(np.unique(found.codes)) <= set(range(-8, 8))
     np.testing.assert_array_equal(found.scale, found.scale.astype(ml_dtypes.bfloat16).astype(np.float32))
     np.testing.assert_array_equal(found.values()[3], 0)
@@ -52,12 +52,12 @@ def test_results_are_on_the_grid() -> None:
 
 def test_inputs_that_are_not_correlated_change_little() -> None:
     weights = RANDOM.standard_normal((64, 128)).astype(np.float32)
-    found = compensate(weights, factor(np.eye(128, dtype=np.float32)), 32, to_bf16)
+    found = compensate(weights, factor(np.eye(128, dtype=np.float32), np.arange(128)), 32, to_bf16)
     alone = symmetric.fit(weights.reshape(64, -1, 32), to_bf16)
     np.testing.assert_array_equal(found.values(), alone.values())
 
 
 def test_moments_of_no_rank_and_of_zeros_have_a_factor() -> None:
     x = correlated(3, 96)
-    assert np.isfinite(factor(x.T @ x)).all()
-    np.testing.assert_array_equal(factor(np.zeros((96, 96), np.float32)), np.eye(96))
+    assert np.isfinite(factor(x.T @ x, np.arange(96)).upper).all()
+    np.testing.assert_array_equal(factor(np.zeros((96, 96), np.float32), np.arange(96)).upper, np.eye(96))

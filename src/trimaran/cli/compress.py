@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from trimaran.checkpoint import Checkpoint
     from trimaran.compress.plan import Report
     from trimaran.compress.recipe import Recipe
-    from trimaran.kernels.step import Float32
 
 PAIR = ("fp8", "int4")
 _MOST_TEXT = 1 << 20  # characters that are read
@@ -67,7 +66,7 @@ def compress(
     from trimaran.checkpoint.progress import progress
     from trimaran.checkpoint.sources import resolve
     from trimaran.compress.codebook import OUTLIERS, Codebook
-    from trimaran.compress.recipe import Fp8Blocks, Int4
+    from trimaran.compress.recipe import CompensatingRecipe, Fp8Blocks, Int4
     from trimaran.compress.run import compress as run
     from trimaran.text.hf_files import write_hf_files
 
@@ -90,7 +89,6 @@ def compress(
     with open_checkpoint(resolve(model, offline=offline).path) as checkpoint:
         files = partial(write_hf_files, checkpoint.metadata) if checkpoint.kind == "gguf" else None
         texts = _rows(checkpoint, calibrate) if calibrate else []
-        squares = _squares(checkpoint, texts) if texts and isinstance(recipes[fmt], Codebook) else None
         for folder, recipe in wanted.items():
             with progress(f"to {folder}", "Compress") as report:
                 done = run(
@@ -100,8 +98,7 @@ def compress(
                     experts_only=experts_only,
                     max_shard=most,
                     report=report,
-                    squares=squares,
-                    texts=texts if isinstance(recipe, Int4) else (),
+                    texts=texts if isinstance(recipe, CompensatingRecipe) else (),
                     add_files=files,
                 )
             print(_summary(folder, done), flush=True)
@@ -127,18 +124,6 @@ def _rows(checkpoint: "Checkpoint", files: list[Path]) -> list[list[list[int]]]:
             )
         found.append(cut(ids, tokenizer.encode_prompt("")))
     return found
-
-
-def _squares(checkpoint: "Checkpoint", texts: list[list[list[int]]]) -> "dict[str, Float32]":
-    """The mean square of each input of each matrix."""
-    from trimaran.calibration.moments import input_squares
-    from trimaran.calibration.texts import ROWS, mixed
-    from trimaran.checkpoint.progress import progress
-    from trimaran.compress.source import read_source
-
-    with progress("with text", "Calibrat") as report:
-        found = input_squares(checkpoint, mixed(texts, ROWS), report, read_source(checkpoint).tensors)
-    return {name: squares.mean for (name, _), squares in found.items() if squares.rows}
 
 
 def _summary(folder: Path, done: "Report") -> str:

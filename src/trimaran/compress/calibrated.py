@@ -1,8 +1,8 @@
 """Compresses matrices in the model's order while calibration text runs through what is compressed already.
 
 A matrix meets the inputs that it will meet in the compressed model. It is rounded with compensation
-(``quant/compensated.py``) for most of the text's tokens and by itself (``quant/symmetric.py``); the last tokens, which
-compensation did not see, tell which of the two keeps its outputs closer.
+(``quant/compensated.py``) for most of the text's tokens, and by itself; the last tokens, which compensation did not
+see, tell which of the two keeps its outputs closer.
 """
 
 import os
@@ -18,7 +18,7 @@ from trimaran.calibration.texts import LENGTH, mixed, token_bytes
 from trimaran.calibration.weights import StreamedWeights
 from trimaran.compress.fill import Progress
 from trimaran.compress.plan import Item, Report
-from trimaran.compress.recipe import Int4
+from trimaran.compress.recipe import CompensatingRecipe
 from trimaran.compress.shards import Shards
 from trimaran.compress.source import Source
 from trimaran.kernels.program import Program
@@ -26,9 +26,7 @@ from trimaran.kernels.step import Float32
 from trimaran.models.config import ModelConfig
 from trimaran.models.names import Part, text_name
 from trimaran.models.registry import build_program, read_config
-from trimaran.quant import symmetric
-from trimaran.quant.compensated import compensate, factor
-from trimaran.quant.packed import pack, to_bf16
+from trimaran.quant.compensated import Factor, factor
 from trimaran.quant.stored import Stored
 
 _HELD_OUT = 8  # one in so many tokens
@@ -42,7 +40,7 @@ def fill_calibrated(
     source: Source,
     texts: Sequence[Sequence[Sequence[int]]],
     items: Sequence[Item],
-    recipe: Int4,
+    recipe: CompensatingRecipe,
     shards: Shards,
     done: Report,
     report: Progress,
@@ -71,7 +69,7 @@ class _Compressing(StreamedWeights):
         cfg: ModelConfig,
         program: Program,
         items: Mapping[str, Item],
-        recipe: Int4,
+        recipe: CompensatingRecipe,
         shards: Shards,
         done: Report,
         report: Progress,
@@ -92,7 +90,7 @@ class _Compressing(StreamedWeights):
     def parts(self, parts: Sequence[Part], columns: tuple[int, ...], inputs: Float32) -> list[Float32]:
         self._inputs = None
         if any(part.tensor in self._items and part.tensor not in self.written for part in parts):
-            self._inputs = _Inputs.of(inputs)
+            self._inputs = _Inputs.of(inputs, self._recipe)
         found = super().parts(parts, columns, inputs)
         self._inputs = None
         return found
@@ -117,9 +115,10 @@ class _Compressing(StreamedWeights):
                 f"tensor {item.tensor.name} holds numbers that are not finite, which cannot be compressed"
             )
         rows, cols = values.shape
-        for output, array in zip(item.outputs[2:], self._recipe.constants(rows, cols), strict=True):
+        constants = self._recipe.constants(rows, cols)
+        for output, array in zip(item.outputs[len(item.outputs) - len(constants) :], constants, strict=True):
             self._shards.write(output, 0, array)
-        if self._inputs is None or self._inputs.upper is None:
+        if self._inputs is None or self._inputs.factor is None:
             self._done.unseen += 1
         step = max(1, _PIECE // cols)
         for piece in self._threads.map(
@@ -131,22 +130,21 @@ class _Compressing(StreamedWeights):
 
     def _round(self, item: Item, rows: slice, values: Float32) -> "_Piece":
         """Writes those rows of a matrix and puts what they have become into ``values``."""
-        groups = values.reshape(len(values), -1, self._recipe.group)
-        best = alone = symmetric.fit(groups, to_bf16)
-        plain, norm = symmetric.nearest(groups, to_bf16).error, float(np.square(values).sum(dtype=np.float64))
+        best = alone = self._recipe.encode(values)
+        norm = float(np.square(values).sum(dtype=np.float64))
         off = off_alone = outputs = 0.0
-        if self._inputs is not None and self._inputs.upper is not None:
+        if self._inputs is not None and self._inputs.factor is not None:
             held_out = self._inputs.held_out
-            together = compensate(values, self._inputs.upper, self._recipe.group, to_bf16)
-            off_alone, off = (_off(held_out, values - rounded.values()) for rounded in (alone, together))
+            together = self._recipe.encode_together(values, self._inputs.factor)
+            off_alone, off = (_off(held_out, values - piece.values) for piece in (alone, together))
             outputs = _off(held_out, values)
             best = together if off < off_alone else alone
         written = 0
-        for output, array in zip(item.outputs, pack(best), strict=False):
+        for output, array in zip(item.outputs, best.arrays, strict=False):
             self._shards.write(output, rows.start, array)
             written += array.nbytes
-        values[:] = best.values()
-        return _Piece(written, best.error, plain, norm, min(off, off_alone), off_alone, outputs)
+        values[:] = best.values
+        return _Piece(written, best.error, alone.plain_error, norm, min(off, off_alone), off_alone, outputs)
 
     def _count(self, piece: "_Piece") -> None:
         done = self._done
@@ -173,19 +171,20 @@ class _Piece:
 
 @dataclass(frozen=True)
 class _Inputs:
-    """What a matrix is multiplied with: ``upper`` is the ``factor`` of most tokens, or ``None`` where they are few."""
+    """What a matrix is multiplied with: ``factor`` is of most tokens, or ``None`` where they are few."""
 
-    upper: Float32 | None
+    factor: Factor | None
     held_out: Float32
 
     @classmethod
-    def of(cls, inputs: Float32) -> "_Inputs":
+    def of(cls, inputs: Float32, recipe: CompensatingRecipe) -> "_Inputs":
         if len(inputs) < _FEWEST:
             return cls(None, inputs)
         weighed = _weighed(inputs)
         cut = len(inputs) - len(inputs) // _HELD_OUT
         seen = weighed[:cut]
-        return cls(factor(seen.T @ seen), weighed[cut:])
+        moments = seen.T @ seen
+        return cls(factor(moments, recipe.order(moments)), weighed[cut:])
 
 
 def _weighed(inputs: Float32) -> Float32:

@@ -2,9 +2,9 @@
 
 Source of the method: Kim et al., "SqueezeLLM: Dense-and-Sparse Quantization" (2023): a few levels for each output, by
 k-means in which a weight counts by what its error does to the model, and the largest weights apart. There this is the
-diagonal of the Fisher information, from gradients. Here it is the mean square of the weight's input, which is that
-diagonal for a loss whose gradients at the outputs of a matrix are independent of its inputs and alike; it takes no
-backward pass.
+diagonal of the Fisher information, from gradients. Here it is what the error costs in the outputs of the matrix, over
+calibration text, after the output's other weights made up for it (GPTQ): no backward pass, and all outputs count alike.
+Without text all weights count alike.
 """
 
 from collections.abc import Sequence
@@ -16,10 +16,13 @@ import numpy.typing as npt
 
 from trimaran.base.errors import ConfigError
 from trimaran.base.formats import GROUP
-from trimaran.compress.recipe import Output, Piece, Recipe
+from trimaran.compress.recipe import CompensatingRecipe, Output, Piece
 from trimaran.kernels.dequantise import dequantise
 from trimaran.kernels.step import Float32
+from trimaran.kernels.weights import Weight
 from trimaran.quant.codebook import quantise_apart
+from trimaran.quant.compensated import Factor, Places
+from trimaran.quant.compensated_levels import quantise_together
 from trimaran.quant.integers import Integers
 from trimaran.quant.method import CODEBOOK
 from trimaran.quant.squeezed import FORMATS, Squeezed, squeeze, squeezed_tensors
@@ -27,11 +30,10 @@ from trimaran.quant.stored import Stored
 
 OUTLIERS = 0.45  # percent
 MOST_OUTLIERS = 10.0  # percent: each takes 32 bits
-_LEAST = 0.01  # of the mean square of all inputs: what calibration never saw still counts
 
 
 @dataclass(frozen=True)
-class Codebook(Recipe):
+class Codebook(CompensatingRecipe):
     """Codes of ``bits`` for the levels of a row; ``outliers`` percent of its weights are apart."""
 
     bits: int
@@ -49,11 +51,15 @@ class Codebook(Recipe):
     def constants(self, rows: int, cols: int) -> list[npt.NDArray[Any]]:  # noqa: ARG002, as in the base class
         return []
 
-    def encode(self, values: Float32, squares: Float32 | None) -> Piece:
-        importance = None if squares is None else squares + np.float32(_LEAST) * squares.mean()
-        weight = quantise_apart("weights", values, FORMATS[self.bits], self._count(values.shape[1]), importance)
-        error = float(np.square(dequantise(weight) - values).sum(dtype=np.float64))
-        return Piece(tuple(squeeze(weight)), error, error)
+    def encode(self, values: Float32) -> Piece:
+        return _piece(quantise_apart("weights", values, FORMATS[self.bits], self._count(values.shape[1])), values)
+
+    def order(self, moments: Float32) -> Places:
+        return np.argsort(-np.diagonal(moments), kind="stable")
+
+    def encode_together(self, values: Float32, factor: Factor) -> Piece:
+        count = self._count(values.shape[1])
+        return _piece(quantise_together("weights", values, FORMATS[self.bits], count, factor), values)
 
     def fits(self, cols: int) -> bool:
         return cols % GROUP == 0
@@ -67,3 +73,9 @@ class Codebook(Recipe):
     def _count(self, cols: int) -> int:
         """Outliers of a row."""
         return round(self.outliers / 100 * cols)
+
+
+def _piece(weight: Weight, values: Float32) -> Piece:
+    rounded = dequantise(weight)
+    error = float(np.square(rounded - values).sum(dtype=np.float64))
+    return Piece(tuple(squeeze(weight)), rounded, error, error)

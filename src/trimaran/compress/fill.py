@@ -15,7 +15,6 @@ from trimaran.checkpoint import Checkpoint
 from trimaran.compress.plan import RELEASE, Item, Report
 from trimaran.compress.recipe import Output, Recipe
 from trimaran.compress.shards import Shards
-from trimaran.kernels.step import Float32
 from trimaran.quant.stored import Plain, Stored, matrix_shape
 
 Progress = Callable[[int, int | None], None]  # bytes written, and in all
@@ -93,18 +92,16 @@ def _pieces(items: Sequence[Item], recipe: Recipe, shards: Shards) -> Iterator[C
         for at in range(0, rows, step):
             piece = slice(at, min(at + step, rows))
             if item.kept is None:
-                yield partial(_encode, stored, made, piece, recipe, item.squares, shards)
+                yield partial(_encode, stored, made, piece, recipe, shards)
             else:
                 yield partial(_keep, stored, item.outputs[0], piece, shards)
 
 
-def _encode(
-    stored: Stored, outputs: Sequence[Output], rows: slice, recipe: Recipe, squares: Float32 | None, shards: Shards
-) -> _Written:
+def _encode(stored: Stored, outputs: Sequence[Output], rows: slice, recipe: Recipe, shards: Shards) -> _Written:
     values = stored.values(rows)
     if not np.isfinite(values).all():
         raise CheckpointError(f"tensor {stored.name} holds numbers that are not finite, which cannot be compressed")
-    piece = recipe.encode(values, squares)
+    piece = recipe.encode(values)
     for output, array in zip(outputs, piece.arrays, strict=True):
         shards.write(output, rows.start // output.per, array)
     norm = float(np.square(values).sum(dtype=np.float64))

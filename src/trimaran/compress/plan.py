@@ -1,7 +1,6 @@
 """What a checkpoint becomes, decided before anything is written: which tensors, of which bytes, and what stays."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
 
@@ -12,8 +11,6 @@ from trimaran.compress.recipe import Output, Recipe
 from trimaran.compress.renamed import Renamed
 from trimaran.compress.shards import size_of
 from trimaran.compress.source import Source
-from trimaran.kernels.step import Float32
-from trimaran.models.names import text_name
 from trimaran.quant.logical import LogicalTensor
 from trimaran.quant.stored import Plain, Stored
 
@@ -66,28 +63,22 @@ class Report:
 
 @dataclass(frozen=True)
 class Item:
-    """A tensor of the source and what becomes of it; compressed unless ``kept`` says why not.
-
-    ``squares`` ``[cols]`` is the mean square of each input of a matrix, where it was measured.
-    """
+    """A tensor of the source and what becomes of it; compressed unless ``kept`` says why not."""
 
     tensor: LogicalTensor
     shape: tuple[int, ...]
     outputs: tuple[Output, ...]
     kept: str | None
-    squares: Float32 | None
 
 
-def make_plan(
-    source: Source, recipe: Recipe, experts_only: bool, squares: Mapping[str, Float32]
-) -> tuple[list[Item], Report]:
+def make_plan(source: Source, recipe: Recipe, experts_only: bool) -> tuple[list[Item], Report]:
     """All items, in the source's order, and a report that lacks the errors; raises as ``compress`` does."""
     checkpoint = source.checkpoint
     report, items, seen = Report(bytes_before=checkpoint.tensor_bytes), [], 0
     coarse = values = 0
     for tensor in source.tensors:
         stored = tensor.open()
-        item = _item(tensor, stored, recipe, experts_only, squares)
+        item = _item(tensor, stored, recipe, experts_only)
         size = sum(map(size_of, item.outputs))
         if item.kept is None:
             if recipe.already(stored):
@@ -120,9 +111,7 @@ def make_plan(
     return items, report
 
 
-def _item(
-    tensor: LogicalTensor, stored: Stored, recipe: Recipe, experts_only: bool, squares: Mapping[str, Float32]
-) -> Item:
+def _item(tensor: LogicalTensor, stored: Stored, recipe: Recipe, experts_only: bool) -> Item:
     kept = why_kept(tensor.name, stored.shape, experts_only)
     if kept is None and not recipe.fits(stored.shape[1]):
         kept = "inputs that groups do not divide"
@@ -134,4 +123,4 @@ def _item(
         fmt = stored.held if isinstance(stored, Renamed) else StorageFormat.BF16
         fmt = stored.tensor.fmt if isinstance(stored, Plain) else fmt
         outputs = [Output(tensor.name, fmt, stored.shape)]
-    return Item(tensor, stored.shape, tuple(outputs), kept, squares.get(text_name(tensor.name)))
+    return Item(tensor, stored.shape, tuple(outputs), kept)

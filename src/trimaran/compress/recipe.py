@@ -11,9 +11,11 @@ import numpy.typing as npt
 from trimaran.base.errors import ConfigError
 from trimaran.checkpoint.tensors import StorageFormat
 from trimaran.kernels.step import Float32
+from trimaran.quant import symmetric
+from trimaran.quant.compensated import Factor, Places, compensate
 from trimaran.quant.fp8 import Fp8, block_rows
 from trimaran.quant.integers import Integers
-from trimaran.quant.packed import pack_rows
+from trimaran.quant.packed import pack, to_bf16
 from trimaran.quant.stored import Stored
 
 GROUPS = (32, 64, 128)
@@ -33,10 +35,12 @@ class Output:
 class Piece:
     """Some rows of a matrix: an array for each of the recipe's outputs that holds rows.
 
-    ``error`` is the sum of squared errors, ``plain_error`` what rounding to nearest would have left.
+    ``values`` are what the arrays stand for, ``error`` is the sum of their squared errors and ``plain_error`` what
+    rounding to nearest would have left.
     """
 
     arrays: tuple[npt.NDArray[Any], ...]
+    values: Float32
     error: float
     plain_error: float
 
@@ -55,8 +59,8 @@ class Recipe(ABC):
         """The small tensors beside them."""
 
     @abstractmethod
-    def encode(self, values: Float32, squares: Float32 | None) -> Piece:
-        """Finite rows, rounded; ``squares`` ``[cols]`` is the mean square of each input, where it was measured."""
+    def encode(self, values: Float32) -> Piece:
+        """Finite rows, rounded."""
 
     @abstractmethod
     def fits(self, cols: int) -> bool:
@@ -71,8 +75,20 @@ class Recipe(ABC):
         """``quantization_config``; ``ignored`` are the linear modules that stay."""
 
 
+class CompensatingRecipe(Recipe):
+    """A format that can make up for the rounding of some inputs' weights with those of others."""
+
+    @abstractmethod
+    def order(self, moments: Float32) -> Places:
+        """The order to round inputs in, which have ``moments`` ``[inputs, inputs]``."""
+
+    @abstractmethod
+    def encode_together(self, values: Float32, factor: Factor) -> Piece:
+        """Finite rows, rounded with compensation; ``plain_error`` is ``error``."""
+
+
 @dataclass(frozen=True)
-class Int4(Recipe):
+class Int4(CompensatingRecipe):
     """compressed-tensors' ``pack-quantized``, symmetric, in groups of ``group`` inputs with scales in bf16."""
 
     group: int = 32
@@ -92,9 +108,17 @@ class Int4(Recipe):
     def constants(self, rows: int, cols: int) -> list[npt.NDArray[Any]]:
         return [np.array([rows, cols], "<i8")]
 
-    def encode(self, values: Float32, squares: Float32 | None) -> Piece:  # noqa: ARG002, as in the base class
-        packed = pack_rows(values, self.group)
-        return Piece((packed.words, packed.scale), packed.error, packed.plain_error)
+    def encode(self, values: Float32) -> Piece:
+        groups = values.reshape(len(values), -1, self.group)
+        fitted = symmetric.fit(groups, to_bf16)
+        return Piece(pack(fitted), fitted.values(), fitted.error, symmetric.nearest(groups, to_bf16).error)
+
+    def order(self, moments: Float32) -> Places:
+        return np.arange(len(moments))  # groups lie side by side
+
+    def encode_together(self, values: Float32, factor: Factor) -> Piece:
+        rounded = compensate(values, factor, self.group, to_bf16)
+        return Piece(pack(rounded), rounded.values(), rounded.error, rounded.error)
 
     def fits(self, cols: int) -> bool:
         return cols % self.group == 0
@@ -136,11 +160,12 @@ class Fp8Blocks(Recipe):
     def constants(self, rows: int, cols: int) -> list[npt.NDArray[Any]]:  # noqa: ARG002, as in the base class
         return []
 
-    def encode(self, values: Float32, squares: Float32 | None) -> Piece:  # noqa: ARG002, as in the base class
+    def encode(self, values: Float32) -> Piece:
         floats, scale = block_rows(values)
         wide = scale.repeat(128, axis=0)[: len(values)].repeat(128, axis=1)[:, : values.shape[1]]
-        error = float(np.square(floats.astype(np.float32) * wide - values).sum(dtype=np.float64))
-        return Piece((floats, scale), error, error)
+        rounded = floats.astype(np.float32) * wide
+        error = float(np.square(rounded - values).sum(dtype=np.float64))
+        return Piece((floats, scale), rounded, error, error)
 
     def fits(self, cols: int) -> bool:
         return cols > 0

@@ -3,7 +3,7 @@
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,9 @@ from trimaran.checkpoint.verify import write_model_manifest
 from trimaran.compress.calibrated import fill_calibrated
 from trimaran.compress.fill import Progress, fill
 from trimaran.compress.plan import Item, Report, make_plan
-from trimaran.compress.recipe import Int4, Recipe
+from trimaran.compress.recipe import CompensatingRecipe, Recipe
 from trimaran.compress.shards import Shards, size_of
 from trimaran.compress.source import read_source
-from trimaran.kernels.step import Float32
 
 _WEIGHTS = PICKLED | {".safetensors", ".gguf", ".h5", ".msgpack", ".onnx"}
 _STALE = ("quantization_config", "compression_config")
@@ -33,15 +32,12 @@ def compress(
     experts_only: bool = False,
     max_shard: int = 4 << 30,
     report: Progress | None = None,
-    squares: Mapping[str, Float32] | None = None,
     texts: Sequence[Sequence[Sequence[int]]] = (),
     add_files: Callable[[Path], None] | None = None,
 ) -> Report:
     """Writes ``checkpoint`` to ``folder``, which must not exist; ``report`` hears of bytes written and in all.
 
-    ``squares`` are the mean squares ``[cols]`` of what matrices are multiplied with, by ``models.names.text_name``
-    (``calibration.moments``); formats that weigh errors use them, for the matrices that are there.
-    ``texts`` (``calibration.texts.cut``) run through the model to compensate the rounding of int4.
+    ``texts`` (``calibration.texts.cut``) run through the model to compensate the rounding.
     What stays is copied bit by bit; where the source had compressed it, it is written in bf16. A GGUF file comes out in
     Hugging Face's layout; ``add_files`` puts its tokenizer into the folder. Raises ``ConfigError`` when the folder is
     there or the disk is too small, ``UnsupportedError`` on sources that have no more bits than the recipe, GGUF files
@@ -51,7 +47,7 @@ def compress(
     if folder.exists() or folder.is_symlink():
         raise ConfigError(f"{folder} exists already; name a new folder")
     source = read_source(checkpoint)
-    items, done = make_plan(source, recipe, experts_only, squares or {})
+    items, done = make_plan(source, recipe, experts_only)
     folder.parent.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(folder.parent).free
     if done.bytes_after > free:
@@ -61,7 +57,7 @@ def compress(
         with Shards(partial, [item.outputs for item in items], max_shard) as shards:
             rest, told = items, report or _silent
             if texts:
-                assert isinstance(recipe, Int4), recipe
+                assert isinstance(recipe, CompensatingRecipe), recipe
                 rest = fill_calibrated(source, texts, items, recipe, shards, done, told)
             left = sum(size_of(output) for item in rest for output in item.outputs)
             fill(checkpoint, rest, recipe, shards, done, told, done.bytes_after - left)

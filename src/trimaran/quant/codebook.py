@@ -19,7 +19,7 @@ Float64 = npt.NDArray[np.float64]
 Levels = npt.NDArray[np.int8]
 Places = npt.NDArray[np.intp]
 
-_MOST = 127
+MOST = 127  # the largest level
 _REACH = 8  # integers that an end may move in a round
 _ROUNDS = 2
 
@@ -31,13 +31,13 @@ def quantise(name: str, values: Float32, fmt: WeightFormat, importance: Float32 
     Raises ``UnsupportedError`` as ``quant.int8.quantise`` does.
     """
     as_groups(name, values)
-    scale = as_half(name, np.abs(values).max(axis=-1) / _MOST)
+    scale = as_half(name, np.abs(values).max(axis=-1) / MOST)
     step = np.broadcast_to(scale.astype(np.float32)[:, None], values.shape)
     integers = np.rint(np.divide(values, step, out=np.zeros_like(values), where=step != 0))
-    integers = np.clip(integers, -_MOST, _MOST).astype(np.int16)
+    integers = np.clip(integers, -MOST, MOST).astype(np.int16)
     levels = fit_levels(_weights(integers, importance), fmt.levels)
     codes = nearest_levels(levels)
-    nibbles = np.take_along_axis(codes, (integers + _MOST).astype(np.intp), axis=1)
+    nibbles = np.take_along_axis(codes, (integers + MOST).astype(np.intp), axis=1)
     return Weight(name, fmt, values.shape, pack_nibbles(nibbles), scale, codebook=levels)
 
 
@@ -71,15 +71,13 @@ def fit_levels(weights: Float64, count: int) -> Levels:
     guess, then near those found. The squared error is within 3 % of the least possible, where Lloyd's algorithm stops
     10 to 100 % above it (``tests/quant/test_codebook.py`` has the exact search).
     """
-    mass, moment = _sums(weights), _sums(weights * np.arange(-_MOST, _MOST + 1))
+    mass, moment = _sums(weights), _sums(weights * np.arange(-MOST, MOST + 1))
     ends = _first_ends(weights, count)
     for _ in range(_ROUNDS):
         ends = _best_ends(mass, moment, ends)
     below, above = (np.diff(np.take_along_axis(sums, ends, axis=1), axis=1) for sums in (mass, moment))
-    means = np.divide(
-        above, below, out=ends[:, :-1] - float(_MOST), where=below > 0
-    )  # of no integers: any in its order
-    rounded: Levels = np.clip(np.rint(means), -_MOST, _MOST).astype(np.int8)
+    means = np.divide(above, below, out=ends[:, :-1] - float(MOST), where=below > 0)  # of no integers: any in its order
+    rounded: Levels = np.clip(np.rint(means), -MOST, MOST).astype(np.int8)
     return rounded
 
 
@@ -134,7 +132,7 @@ def _best_ends(mass: Float64, moment: Float64, ends: Places) -> Places:
 def nearest_levels(levels: Levels) -> npt.NDArray[np.uint8]:
     """For ascending ``levels`` ``[rows, count]`` the code that is nearest to each of -127 to 127, ``[rows, 255]``."""
     middles = (levels[:, 1:].astype(np.float32) + levels[:, :-1].astype(np.float32)) / 2
-    integers = np.arange(-_MOST, _MOST + 1, dtype=np.float32)
+    integers = np.arange(-MOST, MOST + 1, dtype=np.float32)
     codes = np.zeros((len(levels), len(integers)), np.uint8)
     for middle in middles.T:
         codes += integers > middle[:, None]
@@ -143,8 +141,8 @@ def nearest_levels(levels: Levels) -> npt.NDArray[np.uint8]:
 
 def _weights(integers: npt.NDArray[np.int16], importance: Float32 | None) -> Float64:
     """How much each of -127 to 127 counts in each row."""
-    rows, places = len(integers), 2 * _MOST + 1
-    bins = integers.astype(np.int64) + _MOST + np.arange(rows)[:, None] * places
+    rows, places = len(integers), 2 * MOST + 1
+    bins = integers.astype(np.int64) + MOST + np.arange(rows)[:, None] * places
     each = None if importance is None else np.broadcast_to(importance, integers.shape).ravel()
     return np.bincount(bins.ravel(), each, rows * places).reshape(rows, places).astype(np.float64)
 

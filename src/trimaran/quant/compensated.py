@@ -6,7 +6,10 @@ Inputs are rounded in their order, group after group; a group's scales are fitte
 they are by then. Rows do not depend on each other.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
+import numpy.typing as npt
 
 from trimaran.kernels.step import Float32
 from trimaran.quant import symmetric
@@ -15,9 +18,26 @@ from trimaran.quant.symmetric import OnGrid, Rounded
 DAMPING = 0.01  # of the mean of the moments' diagonal is added to it
 
 
-def factor(moments: Float32) -> Float32:
-    """Upper triangular U with ``U.T @ U`` the inverse of the damped ``moments`` ``[inputs, inputs]``, X^T X of what a
-    matrix is multiplied with; they must be finite, and need no full rank."""
+Places = npt.NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class Factor:
+    """``upper`` is triangular, and ``upper.T @ upper`` the inverse of the damped moments of inputs in ``order``."""
+
+    upper: Float32
+    order: Places
+
+
+def factor(moments: Float32, order: Places) -> Factor:
+    """The factor of ``moments`` ``[inputs, inputs]``, X^T X of what a matrix is multiplied with.
+
+    They must be finite, and need no full rank. ``order`` is that in which inputs are rounded.
+    """
+    return Factor(_factor(moments[np.ix_(order, order)]), order)
+
+
+def _factor(moments: Float32) -> Float32:
     diagonal = np.diagonal(moments)
     damping = DAMPING * float(diagonal.mean(dtype=np.float64)) or 1.0
     for _ in range(_TRIES):
@@ -52,13 +72,14 @@ def _inverse(upper: Float32) -> Float32:
 _LEAF = 128
 
 
-def compensate(values: Float32, upper: Float32, group: int, on_grid: OnGrid) -> Rounded:
-    """``values`` ``[rows, inputs]`` in groups of ``group`` inputs, with the ``factor`` of their moments.
+def compensate(values: Float32, factor: Factor, group: int, on_grid: OnGrid) -> Rounded:
+    """``values`` ``[rows, inputs]`` in groups of ``group`` inputs, with the factor of their moments in their own order.
 
     ``error`` is the plain squared error of the weights, which compensation makes larger: it is the outputs that are
     closer.
     """
     rows, inputs = values.shape
+    upper = factor.upper
     codes = np.empty((rows, inputs // group, group), np.float32)
     scale = np.empty((rows, inputs // group), np.float32)
     left = np.ascontiguousarray(values.T)  # an input's weights side by side

@@ -5,7 +5,6 @@ Source: ``compressed_tensors.compressors.pack_quantized`` (0.20). Codes are unsi
 """
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
@@ -15,7 +14,6 @@ import numpy.typing as npt
 from trimaran.base.errors import UnsupportedError
 from trimaran.checkpoint.tensors import StorageFormat
 from trimaran.kernels.step import Float32
-from trimaran.quant import symmetric
 from trimaran.quant.integers import Integers, RowWords
 from trimaran.quant.parts import Parts
 from trimaran.quant.symmetric import Rounded
@@ -42,29 +40,8 @@ def read_packed(parts: Parts) -> Integers:
     return Integers(parts.name, (rows, cols), bits, RowWords(words, bits, cols), scale, zeros, order)
 
 
-@dataclass(frozen=True)
-class PackedRows:
-    """Rows in symmetric int4: ``words`` ``[rows, cols / 8]`` and ``scale`` ``[rows, groups]`` in bf16.
-
-    ``error`` is the sum of squared errors, ``plain_error`` what rounding to nearest would have left.
-    """
-
-    words: Words
-    scale: npt.NDArray[Any]
-    error: float
-    plain_error: float
-
-
-def pack_rows(values: Float32, group: int) -> PackedRows:
-    """``values`` ``[rows, cols]``, finite, in groups of ``group`` inputs: a multiple of 8 that divides ``cols``."""
-    groups = values.reshape(len(values), -1, group)
-    fitted = symmetric.fit(groups, to_bf16)
-    words, scale = pack(fitted)
-    return PackedRows(words, scale, fitted.error, symmetric.nearest(groups, to_bf16).error)
-
-
 def pack(rounded: Rounded) -> tuple[Words, npt.NDArray[Any]]:
-    """Words and scales, as ``PackedRows`` has them, of rows whose scales bf16 holds."""
+    """Words ``[rows, cols / 8]`` and scales ``[rows, groups]`` in bf16, of rows whose scales bf16 holds."""
     codes = (rounded.codes + 8).astype(np.uint8).reshape(len(rounded.codes), -1)
     return pack_nibble_words(codes), rounded.scale.astype(ml_dtypes.bfloat16)
 
