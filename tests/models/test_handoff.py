@@ -7,6 +7,7 @@ import pytest
 
 from trimaran.base.errors import TransferError
 from trimaran.base.formats import KVFormat
+from trimaran.kernels import handoff
 from trimaran.kernels.handoff import hand_over, pages_read
 from trimaran.kernels.open import open_executor
 from trimaran.kernels.step import Executor
@@ -48,7 +49,10 @@ def moved(source: tuple[Executor, Tables], model: Model, executor: str, fmt: KVF
 @pytest.mark.parametrize("fmt", [KVFormat.FP32, KVFormat.BF16, KVFormat.INT8])
 @pytest.mark.parametrize("executor", ["reference", "native"])
 @pytest.mark.parametrize("name", MODELS)
-def test_what_was_handed_over_goes_on_bit_for_bit(name: str, executor: str, fmt: KVFormat) -> None:
+def test_what_was_handed_over_goes_on_bit_for_bit(
+    monkeypatch: pytest.MonkeyPatch, name: str, executor: str, fmt: KVFormat
+) -> None:
+    monkeypatch.setattr(handoff, "BATCH_BYTES", 1)  # a page at a time
     model, tokens = load(name), golden(name)["tokens"]
     expected = run(model, executor, tokens, [len(tokens)], replace(ORACLE, kv_format=fmt))[PROMPT:]
     taker, tables = moved(prefilled(model, executor, fmt, tokens), model, executor, fmt)

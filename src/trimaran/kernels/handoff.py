@@ -6,6 +6,8 @@ from trimaran.base.errors import TransferError
 from trimaran.kernels.page_layout import PageLayout
 from trimaran.kernels.step import Executor, Int32
 
+BATCH_BYTES = 4 << 20  # under way at once, whatever the length: what was exported is still in cache when imported
+
 
 def pages_read(layout: PageLayout, page_tables: Sequence[Int32], slot: int, position: int) -> tuple[Int32, ...]:
     """Of each cache group the pages that a sequence's tokens from ``position`` on read, all before it being computed:
@@ -27,10 +29,17 @@ def hand_over(source: Executor, given: Sequence[Int32], target: Executor, taken:
     layout.check_same(source.layout.converted(layout.page_format))
     if not len(given) == len(taken) == len(layout.groups):
         raise TransferError(f"pages of {len(given)} and {len(taken)} cache groups; this model has {len(layout.groups)}")
-    pages = list(enumerate(zip(given, taken, strict=True)))
-    moved = [source.export_pages(group, mine, layout.page_format) for group, (mine, _) in pages]
-    for (group, (_, theirs)), data in zip(pages, moved, strict=True):
-        layout.check_import(target.num_pages, group, theirs, data)
-    for (group, (_, theirs)), data in zip(pages, moved, strict=True):
-        target.import_pages(group, theirs, data)
-    return sum(data.nbytes for data in moved)
+    for group, (mine, theirs) in enumerate(zip(given, taken, strict=True)):
+        layout.check_pages(source.num_pages, group, mine)
+        layout.check_pages(target.num_pages, group, theirs, written=True)
+        if len(mine) != len(theirs):
+            raise TransferError(f"{len(mine)} pages of group {group} cannot become {len(theirs)}")
+    moved = 0
+    for group, (mine, theirs) in enumerate(zip(given, taken, strict=True)):
+        batch = max(1, BATCH_BYTES // layout.page_bytes(group))
+        for first in range(0, len(mine), batch):
+            some = slice(first, first + batch)
+            data = source.export_pages(group, mine[some], layout.page_format)
+            target.import_pages(group, theirs[some], data)
+            moved += data.nbytes
+    return moved

@@ -130,7 +130,7 @@ class NativeExecutor:
 
     def export_pages(self, group: int, pages: Int32, page_format: KVFormat) -> UInt8:
         """See ``Executor.export_pages``."""
-        self.layout.check_export(self.num_pages, group, pages)
+        self.layout.check_pages(self.num_pages, group, pages)
         size = self.layout.converted(page_format).page_bytes(group)
         data = np.zeros((len(pages), size), np.uint8)  # int4 leaves gaps
         self._idle_core().export_pages(group, np.ascontiguousarray(pages), page_format, data)

@@ -94,7 +94,7 @@ class NullExecutor(InOnePiece):
     def export_pages(self, group: int, pages: Int32, page_format: KVFormat) -> UInt8:
         """See ``Executor.export_pages``: token ids in any format, and nothing behind them."""
         assert self._started is None, "a step is running"
-        self.layout.check_export(self.num_pages, group, pages)
+        self.layout.check_pages(self.num_pages, group, pages)
         data = np.zeros((len(pages), self.layout.converted(page_format).page_bytes(group)), np.uint8)
         data[:, : self._token_bytes] = self._pages[group][pages].view(np.uint8)
         return data

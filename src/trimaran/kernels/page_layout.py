@@ -42,20 +42,23 @@ class PageLayout:
                 what = name.replace("_", " ")
                 raise TransferError(f"pages of another layout: their {what} is {other}, ours is {mine}")
 
-    def check_export(self, num_pages: tuple[int, ...], group: int, pages: Pages) -> None:
-        """Raises ``TransferError`` unless ``pages`` ``[n]`` are pages of the group, the null page excluded."""
+    def check_pages(self, num_pages: tuple[int, ...], group: int, pages: Pages, *, written: bool = False) -> None:
+        """Raises ``TransferError`` unless ``pages`` ``[n]`` are pages of the group, the null page excluded.
+
+        ``written``: no page may be named twice.
+        """
         if not 0 <= group < len(self.groups):
             raise TransferError(f"cache group {group} is not one of the {len(self.groups)} of this model")
         if pages.dtype != np.int32 or pages.ndim != 1:
             raise TransferError(f"pages must be int32 [n], not {pages.dtype} {list(pages.shape)}")
         if wrong := [page for page in pages.tolist() if not 0 < page < num_pages[group]]:
             raise TransferError(f"page {wrong[0]} is not in 1 to {num_pages[group] - 1}, the pages of group {group}")
+        if written and len(np.unique(pages)) < len(pages):
+            raise TransferError("one of the pages to be written is named twice")
 
     def check_import(self, num_pages: tuple[int, ...], group: int, pages: Pages, data: Bytes) -> None:
-        """``check_export``, and that no page comes twice and ``data`` is uint8 ``[n, page_bytes]``."""
-        self.check_export(num_pages, group, pages)
-        if len(np.unique(pages)) < len(pages):
-            raise TransferError("one of the pages to be written is named twice")
+        """``check_pages``, and that ``data`` is uint8 ``[n, page_bytes]``."""
+        self.check_pages(num_pages, group, pages, written=True)
         shape = (len(pages), self.page_bytes(group))
         if data.dtype != np.uint8 or data.shape != shape:
             raise TransferError(

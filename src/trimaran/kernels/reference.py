@@ -109,7 +109,7 @@ class ReferenceExecutor(InOnePiece):
     def export_pages(self, group: int, pages: Int32, page_format: KVFormat) -> UInt8:
         """See ``Executor.export_pages``."""
         assert self._started is None, "a step is running"
-        self.layout.check_export(self.num_pages, group, pages)
+        self.layout.check_pages(self.num_pages, group, pages)
         self.layout.converted(page_format).page_bytes(group)  # refuses a format that the group cannot have
         return np.concatenate([cache.export(pages, page_format) for cache in self._pages[group]], axis=1)
 
