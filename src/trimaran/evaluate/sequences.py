@@ -1,7 +1,7 @@
 """Sequences in numbered slots, computed by one executor, or by one that prefills and another that decodes.
 
 Where there are two, what the first computed goes to the second page by page, converted to the second's format
-(``Executor.export_pages``), as between a prefill and a decode server.
+(``kernels/handoff.py``), as between a prefill and a decode server.
 """
 
 from collections.abc import Sequence
@@ -10,6 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from trimaran.kernels.handoff import hand_over, pages_read
 from trimaran.kernels.step import Executor, ExecutorOptions, Float32, Int32, StepInputs
 
 
@@ -50,7 +51,6 @@ class Sequences:
         self.prefill = prefill
         self.rows = options.max_rows  # most of a step
         self.wanted = options.max_sequences  # most of a step whose results are wanted
-        self._fmt = options.kv_format
         self._groups = len(decode.num_pages)
         self._free_slots = list(range(slots))
         self._free_pages = list(range(1, decode.num_pages[0]))
@@ -101,9 +101,9 @@ class Sequences:
         """Gives the decoding executor the first ``length`` tokens of a slot, as the prefilling one has them."""
         if self.prefill is None or not length:
             return
-        pages = self._tables[slot, : self._pages(length)]
-        for group in range(self._groups):
-            self.decode.import_pages(group, pages, self.prefill.export_pages(group, pages, self._fmt))
+        tables = (self._tables,) * self._groups
+        pages = pages_read(self.decode.layout, tables, slot, length)
+        hand_over(self.prefill, pages, self.decode, pages)
 
     def close(self) -> None:
         """Frees threads and memory; idempotent."""
