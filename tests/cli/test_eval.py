@@ -1,6 +1,7 @@
 """``trimaran eval quality`` as a user types it, on models of a few kilobytes."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,14 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> str:
     lines = [{"context": context, "options": options, "answer": 0} for context, *options in sums]
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return str(file)
+
+
+def test_the_page_names_flags_that_exist() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "quality.md").read_text()
+    known = CliRunner().invoke(app, ["eval", "quality", "--help"], env={"COLUMNS": "200"}).stdout
+    named = set(re.findall(r"(?<![\w-])--[a-z]+(?:-[a-z]+)*(?![\w-]*…)", page))
+    assert len(named) > 12
+    assert {flag for flag in named if flag not in known} == set()
 
 
 def quality(*arguments: str) -> Result:
