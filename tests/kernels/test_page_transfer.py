@@ -235,3 +235,20 @@ def test_pages_rest_between_steps_only(kind: str) -> None:
     executor.finish()
     assert executor.export_pages(0, pages(4), KVFormat.BF16).tobytes() != data.tobytes()
     executor.close()
+
+
+@pytest.mark.parametrize("part", ["key", "value"])
+@pytest.mark.parametrize("source", list(KVFormat))
+def test_numbers_that_are_not_finite_stay_visible_in_every_format(source: KVFormat, part: str) -> None:
+    made, weights = heads()
+    x = np.array(weights[single_op.X].data)
+    x[20, (2 if part == "key" else 3) * 48 + 5] = np.inf  # two query heads come first
+    damaged = made, single_op.named([single_op.fp32(single_op.X, x)])
+    giver = filled("native", damaged, source)
+    for target in KVFormat:
+        taker = filled("native", (made, weights), target)
+        taker.import_pages(0, pages(7, 8, 9), giver.export_pages(0, pages(2, 5, 3), target))
+        rows = single_op.Part(list(range(2)), 48, [7, 8, 9, 10])
+        out = taker.run(single_op.step(rows, logits_rows=range(2))).logits
+        assert out is not None
+        assert not np.isfinite(out).all(axis=1).any(), target
