@@ -89,3 +89,45 @@ def test_tags_differ_between_groups(cache):
     assert cache.place(first, 0, reserve=0)
     tags = [ref.tag for held in first.pages for ref in held.refs]
     assert len(set(tags)) == len(tags) == 10
+
+
+def test_a_growing_sequence_takes_the_page_after_its_last_one_where_that_is_free():
+    cache = make_cache((None,), (9,), make_limits(context=128))
+    first, second = sequence([1] * 32, name="a"), sequence([2] * 16, name="b")
+    assert cache.place(first, 0, reserve=0)
+    assert cache.place(second, 1, reserve=0)
+    assert rows(cache, 0)[0][:3] == [1, 2, 0]
+    assert rows(cache, 1)[0][:2] == [3, 0]
+    assert cache.extend(first, 48), "page 3 is taken"
+    assert cache.extend(second, 32), "and page 4 now too"
+    assert cache.extend(first, 64)
+    assert cache.extend(second, 48)
+    assert rows(cache, 0)[0][:4] == [1, 2, 4, 6]
+    assert rows(cache, 1)[0][:3] == [3, 5, 7]
+    cache.release(first)
+    third = sequence([3] * 32, name="c")
+    assert cache.place(third, 0, reserve=0)
+    assert cache.extend(second, 64)
+    assert rows(cache, 1)[0][:4] == [3, 5, 7, 8], "not the page that was freed last"
+    cache.check()
+
+
+def test_usage_counts_places_without_a_token_and_pages_that_lie_apart():
+    cache = make_cache((None, 20), (9, 9), make_limits(context=128, rows=8))
+    first, second = sequence([1] * 20, name="a"), sequence([2] * 16, name="b")
+    assert cache.place(first, 0, reserve=0)
+    assert cache.place(second, 1, reserve=0)
+    assert cache.extend(first, 33)
+    whole, windowed = cache.usage([first, second])
+    assert (whole.window, whole.slots, whole.unused) == (None, 4 * PAGE, 3 * PAGE - 20)
+    assert (whole.neighbours, whole.jumps) == (2, 1), "pages 1, 2 and 4; page 3 is the other's"
+    assert (windowed.window, windowed.neighbours, windowed.jumps) == (20, 2, 1)
+    first.tokens.extend([1] * 28)
+    first.advance(48)
+    cache.settle(first)
+    whole, windowed = cache.usage([first, second])
+    assert (whole.unused, whole.jumps) == (0, 1)
+    assert (windowed.neighbours, windowed.jumps) == (1, 1), "page 1 has left the window"
+    cache.release(first)
+    cache.release(second)
+    assert [(pages.slots, pages.unused, pages.jumps) for pages in cache.usage([])] == [(0, 0, 0)] * 2

@@ -32,10 +32,12 @@ class Pool(RuleBasedStateMachine):
         self.seen_tags: set[int] = set()
 
     @precondition(lambda self: self.pool.available)
-    @rule(owner=st.sampled_from("ab"))
-    def allocate(self, owner: str) -> None:
-        ref = self.pool.allocate(owner)
+    @rule(owner=st.sampled_from("ab"), wanted=st.integers(NULL_PAGE, PAGES + 1))
+    def allocate(self, owner: str, wanted: int) -> None:
+        free = 0 < wanted <= PAGES and self.pool.state(wanted) is PageState.EMPTY
+        ref = self.pool.allocate(owner, wanted)
         assert ref.page != NULL_PAGE
+        assert ref.page == wanted or not free
         assert ref.tag not in self.seen_tags, "tags are never used twice"
         assert all(ref.page != other.page for other in self.writing + self.sealed), "the page is held already"
         assert self.pool.owners[ref.page] == owner
@@ -169,6 +171,6 @@ def test_a_stale_reference_is_refused():
 
 def test_check_finds_a_lost_page():
     pool = PagePool(2)
-    pool._free.pop()
+    pool._free.popitem()
     with pytest.raises(AssertionError):
         pool.check()

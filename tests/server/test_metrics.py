@@ -41,6 +41,18 @@ def test_pages_are_told_apart_by_the_window_of_their_layers():
     assert value(metrics, "trimaran_pages_free", window="512") == 5
 
 
+def test_fragmentation_is_a_share_of_what_sequences_hold():
+    metrics = Metrics()
+    metrics.observe(Beat(pages=[CachePages(None, 9, 9, 0)]))
+    assert value(metrics, "trimaran_pages_unused_ratio", window="none") == 0, "nothing is held"
+    held = CachePages(None, 9, 5, 0, slots=64, unused=16, neighbours=8, jumps=2)
+    metrics.observe(Beat(pages=[held, CachePages(512, 7, 7, 0), CachePages(512, 7, 5, 0, 32, 24, 1, 1)]))
+    assert value(metrics, "trimaran_pages_unused_ratio", window="none") == 0.25
+    assert value(metrics, "trimaran_pages_scattered_ratio", window="none") == 0.25
+    assert value(metrics, "trimaran_pages_unused_ratio", window="512") == 0.75, "of both groups together"
+    assert value(metrics, "trimaran_pages_scattered_ratio", window="512") == 1
+
+
 def test_servers_share_nothing():
     one, other = Metrics(), Metrics()
     one.cancelled.inc()

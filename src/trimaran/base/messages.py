@@ -80,6 +80,10 @@ class CachePages(msgspec.Struct, frozen=True, array_like=True):
     total: int
     free: int
     cached: int  # free for taking, but still findable by prefix
+    slots: int = 0  # places for tokens in the pages that are in use
+    unused: int = 0  # of these, in sequences' last pages behind their last token
+    neighbours: int = 0  # pairs of pages that follow each other in a sequence
+    jumps: int = 0  # of these, those that do not in memory
 
 
 class Started(msgspec.Struct, frozen=True, tag=True):

@@ -7,6 +7,7 @@ what the next step computes. Groups without a window hold it from its first toke
 from collections.abc import Sequence as Items
 from itertools import count
 
+from trimaran.base.messages import CachePages
 from trimaran.engine.group import HeldPages, PageGroup
 from trimaran.engine.limits import SchedulerLimits
 from trimaran.engine.pages import PagePool
@@ -101,6 +102,22 @@ class KVCache:
         sequence.slot = None
         sequence.pages = ()
         sequence.computed = sequence.sealed = sequence.room = sequence.due = 0
+
+    def usage(self, running: Items[Sequence]) -> list[CachePages]:
+        """How full each group's pool is, and how well the sequences that hold its pages fill and order them."""
+        return [
+            CachePages(
+                window=group.window,
+                total=group.pool.total,
+                free=group.pool.free,
+                cached=group.pool.cached,
+                slots=(group.pool.total - group.pool.available) * self._page_size,
+                unused=sum(max(0, s.pages[number].end * self._page_size - s.total) for s in running),
+                neighbours=sum(max(0, len(s.pages[number].refs) - 1) for s in running),
+                jumps=sum(s.pages[number].jumps for s in running),
+            )
+            for number, group in enumerate(self.groups)
+        ]
 
     def check(self) -> None:
         """Asserts that pools and page tables are whole; for tests."""

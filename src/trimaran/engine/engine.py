@@ -14,7 +14,6 @@ from trimaran.base.failures import failure_of
 from trimaran.base.formats import CacheGroup
 from trimaran.base.messages import (
     Beat,
-    CachePages,
     Failed,
     FinishReason,
     FromEngine,
@@ -167,12 +166,9 @@ class Engine:
             preemptions=self._scheduler.preemptions,
             step_seconds=c.step_seconds,
             executor_seconds=c.executor_seconds,
-            running=self._scheduler.running,
+            running=len(self._scheduler.running),
             waiting=self._scheduler.waiting,
-            pages=[
-                CachePages(group.window, group.pool.total, group.pool.free, group.pool.cached)
-                for group in self._cache.groups
-            ],
+            pages=self._cache.usage(self._scheduler.running),
         )
 
     def warm_up(self) -> None:

@@ -17,6 +17,21 @@ class HeldPages:
 
     first: int = 0
     refs: list[PageRef] = field(default_factory=list)
+    jumps: int = 0  # pages that are not the next in memory after the page before them
+
+    def add(self, ref: PageRef) -> None:
+        """Appends a page."""
+        if self.refs and ref.page != self.refs[-1].page + 1:
+            self.jumps += 1
+        self.refs.append(ref)
+
+    def drop(self, count: int) -> list[PageRef]:
+        """Takes the first ``count`` pages off."""
+        dropped = self.refs[:count]
+        self.jumps -= sum(after.page != ref.page + 1 for ref, after in zip(dropped, self.refs[1:], strict=False))
+        self.first += count
+        del self.refs[:count]
+        return dropped
 
     @property
     def end(self) -> int:
@@ -51,7 +66,7 @@ class PageGroup:
         for key in keys[found.first :]:
             ref = self.pool.find(key)
             assert ref is not None, "the caller has looked"
-            found.refs.append(ref)
+            found.add(ref)
         return found
 
     def show(self, slot: int, held: HeldPages) -> None:
@@ -61,18 +76,16 @@ class PageGroup:
     def extend(self, slot: int, held: HeldPages, end: int, owner: str) -> None:
         """Takes pages up to index ``end``; the caller knows that so many are available."""
         for index in range(held.end, end):
-            ref = self.pool.allocate(owner)
-            held.refs.append(ref)
+            ref = self.pool.allocate(owner, held.refs[-1].page + 1 if held.refs else NULL_PAGE)
+            held.add(ref)
             self.table[slot, index] = ref.page
 
     def give_back(self, slot: int, held: HeldPages, position: int) -> None:
         """Gives back the pages that no token from ``position`` on reads. Sealed ones stay findable until taken."""
         first = self.first(position)
-        if passed := held.refs[: first - held.first]:
+        if first > held.first:
             self.table[slot, held.first : first] = NULL_PAGE
-            held.first = first
-            del held.refs[: len(passed)]
-            for ref in passed:
+            for ref in held.drop(first - held.first):
                 self.pool.release(ref)
 
     def due(self, held: HeldPages) -> int:

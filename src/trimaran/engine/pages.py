@@ -43,7 +43,8 @@ class PagePool:
         self.owners: list[str | bytes | None] = [None] * (pages + 1)
         self._states = [PageState.EMPTY] * (pages + 1)
         self._references = array("i", bytes(4 * (pages + 1)))
-        self._free = list(range(pages, 0, -1))  # a stack: the page freed last is warm in the processor's caches
+        # A stack, from which any page can be taken: the page freed last is warm in the processor's caches.
+        self._free = dict.fromkeys(range(pages, 0, -1))
         self._unheld: OrderedDict[int, None] = OrderedDict()  # sealed and findable, held by nobody, oldest first
         self._by_key: dict[bytes, int] = {}
         self._new_tags = count(1) if tags is None else tags
@@ -68,12 +69,19 @@ class PagePool:
     def references(self, page: int) -> int:
         return self._references[page]
 
-    def allocate(self, owner: str) -> PageRef:
-        """Hands out a page for ``owner`` to write. The caller has checked ``available``."""
+    def allocate(self, owner: str, wanted: int = NULL_PAGE) -> PageRef:
+        """Hands out a page for ``owner`` to write: ``wanted``, if that is free. The caller has checked ``available``.
+
+        Who asks for the page after its last one has its pages in a row, where others leave room for that.
+        """
         if not self._free:
             oldest, _ = self._unheld.popitem(last=False)
             self._empty(oldest)
-        page = self._free.pop()
+        if wanted in self._free:
+            page = wanted
+            del self._free[page]
+        else:
+            page, _ = self._free.popitem()
         self.tags[page] = tag = next(self._new_tags)
         self.owners[page] = owner
         self._states[page] = PageState.WRITING
@@ -166,4 +174,4 @@ class PagePool:
         self.tags[page] = 0
         self.owners[page] = None
         self._states[page] = PageState.EMPTY
-        self._free.append(page)
+        self._free[page] = None

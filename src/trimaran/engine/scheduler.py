@@ -10,6 +10,7 @@ alone in the cache (others are refused at submit), and finishing makes the next 
 """
 
 from bisect import insort
+from collections.abc import Sequence as Items
 from operator import attrgetter
 
 from trimaran.base.errors import ContextLengthError, QueueFullError
@@ -40,8 +41,9 @@ class Scheduler:
         return len(self._waiting)
 
     @property
-    def running(self) -> int:
-        return len(self._running)
+    def running(self) -> Items[Sequence]:
+        """The sequences that take part in steps, in order of rank."""
+        return self._running
 
     def add(self, sequence: Sequence) -> None:
         """Queues a sequence.

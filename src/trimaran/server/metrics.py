@@ -84,6 +84,20 @@ class Metrics:
             ),
             "total": Gauge("trimaran_pages", "Cache pages in all", ["window"], registry=registry),
         }
+        self._shares = {
+            ("unused", "slots"): Gauge(
+                "trimaran_pages_unused_ratio",
+                "Internal fragmentation: places behind the last token of sequences over all in cache pages in use",
+                ["window"],
+                registry=registry,
+            ),
+            ("jumps", "neighbours"): Gauge(
+                "trimaran_pages_scattered_ratio",
+                "External fragmentation: of neighbouring cache pages of sequences, those that are not in memory",
+                ["window"],
+                registry=registry,
+            ),
+        }
         self._last = Beat()
 
     def engine_started(self) -> None:
@@ -106,6 +120,13 @@ class Metrics:
             gauge.clear()  # two cache groups may have the same window
             for pages in beat.pages:
                 gauge.labels(pages.window or "none").inc(getattr(pages, name))
+        for (part, whole), gauge in self._shares.items():
+            for window in {pages.window for pages in beat.pages}:
+                parts, wholes = (
+                    sum(getattr(pages, name) for pages in beat.pages if pages.window == window)
+                    for name in (part, whole)
+                )
+                gauge.labels(window or "none").set(parts / wholes if wholes else 0)
         self._last = beat
 
     def text(self) -> bytes:
