@@ -10,7 +10,7 @@ namespace {
 // Whether attention over both caches is cut alike.
 template <class Cache>
 bool same_shape(const Cache& a, const Cache& b) {
-  return a.kv_heads == b.kv_heads && a.head_dim == b.head_dim;
+  return a.group == b.group && a.kv_heads == b.kv_heads && a.head_dim == b.head_dim;
 }
 
 }  // namespace
@@ -29,13 +29,14 @@ void Program::plan(AttentionOp& op) {
   op.plan = int(plans_.size());
   for (const Op& other : ops_) {  // layers of one shape share a plan
     const auto* b = std::get_if<AttentionOp>(&other);
-    if (b && b->heads == op.heads && window_of(*b) == window_of(op) && same_shape(heads_[b->cache], heads_[op.cache])) {
+    if (b && b->heads == op.heads && same_shape(heads_[b->cache], heads_[op.cache])) {
       op.plan = b->plan;
     }
   }
   if (op.plan == int(plans_.size())) {
     const HeadsCache& cache = heads_[op.cache];
-    plans_.emplace_back(op.heads, cache.kv_heads, cache.head_dim, window_of(op), team_.size());
+    const AttentionShape shape{op.heads, cache.kv_heads, cache.head_dim, window_of(op), cache.group};
+    plans_.emplace_back(shape, options_.limits.page_size, options_.share_prefixes, team_.size());
   }
   for (auto [norm, inverse] : {std::pair(&op.q_norm, &q_inverse_), std::pair(&op.k_norm, &k_inverse_)}) {
     if (norm->whole) inverse->resize(options_.limits.max_rows);
@@ -86,7 +87,7 @@ void Program::run_op(const AttentionOp& op, Team::Member& m) {
   if (op.q_norm.whole || op.k_norm.whole) find_inverse_rms(op, m);
   AttentionPlan& plan = plans_[op.plan];
   Attention a = attention_for(op, m);
-  a.partials = plan.partials();
+  a.partials = plan.partials(), a.parts = plan.parts().data();
   const auto& stores = plan.stores();
   team_.share(m, int(stores.size()), kTileTokens, [&](int first, int end) {
     for (int i = first; i < end; i++) {

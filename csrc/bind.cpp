@@ -29,9 +29,10 @@ size_t padded_matrix_bytes(const std::string& format, int n, int k, bool paired,
 }
 
 void construct(Program* self, const std::string& isa, int threads, int vocab, int max_rows, int max_sequences,
-               int page_size, int max_positions, bool int8_activations, const std::string& kv, size_t weight_bytes) {
+               int page_size, int max_positions, bool int8_activations, const std::string& kv, size_t weight_bytes,
+               bool share_prefixes) {
   const StepLimits limits{vocab, max_rows, max_sequences, page_size, max_positions};
-  new (self) Program({isa, threads, limits, int8_activations, kv_format(kv), weight_bytes});
+  new (self) Program({isa, threads, limits, int8_activations, kv_format(kv), share_prefixes, weight_bytes});
 }
 
 // Canonical arrays of `count` matrices of n rows, one under the other, as a view of the first.
@@ -225,7 +226,7 @@ NB_MODULE(_native, m) {
   nb::class_<Program>(m, "Program", "Buffers, packed weights and ops, built once and run once per step.")
       .def("__init__", &construct, nb::kw_only(), nb::arg("isa"), nb::arg("threads"), nb::arg("vocab"),
            nb::arg("max_rows"), nb::arg("max_sequences"), nb::arg("page_size"), nb::arg("max_positions"),
-           nb::arg("int8_activations"), nb::arg("kv_format"), nb::arg("weight_bytes"))
+           nb::arg("int8_activations"), nb::arg("kv_format"), nb::arg("weight_bytes"), nb::arg("share_prefixes") = true)
       .def("add_group", &Program::add_group, nb::arg("num_pages"), nb::arg("window"))
       .def("add_heads_cache", &Program::add_heads_cache, nb::arg("group"), nb::arg("layers"), nb::arg("kv_heads"),
            nb::arg("head_dim"))

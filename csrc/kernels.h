@@ -122,6 +122,7 @@ struct SequenceRows {
 };
 
 struct AttentionUnit;
+struct UnitPart;
 
 struct Rotation {
   int dims;
@@ -149,21 +150,30 @@ struct Attention {
   Rotation rope;
   const float* query_scale;  // [position]; null: 1
   const SequenceRows* sequences;
+  const UnitPart* parts;      // of all units
   const AttentionUnit* next;  // that this thread will probably work on next; null: none
   float* partials;            // (O, m, l) of single blocks, for rows whose blocks are shared among threads
   float* scratch;             // attention_scratch() floats
 };
 
-// Some of the (token, query head) rows of one sequence and kv head, against some of its blocks of tokens.
+// Some of the (token, query head) rows of one sequence and kv head.
 // Rows are numbered token-major: row = token * (heads / kv_heads) + head within the kv head's group.
-struct AttentionUnit {
-  int sequence, kv_head;
+struct UnitPart {
+  int sequence;
   int row, rows;
+  int shared;  // blocks of tokens, from the first on, that lie in the same full pages as those of the part before it
+  bool store;  // the unit with the last of its blocks appends its token's key and value first (single-token sequences)
+};
+
+// Parts of one kv head against some of their blocks of tokens. A part that is not alone has all its rows in the unit.
+struct AttentionUnit {
+  int kv_head;
+  int part, parts;                // range of parts
+  int rows;                       // of all parts, at most kUnitRows
   int block, blocks;              // range of blocks to process
   int first_block, total_blocks;  // of the rows
   int64_t partial;                // index of the first partial of these rows (first_block), or -1: finish here
   int group;                      // counter of the units that share the rows, with partial >= 0
-  bool store;                     // also append the token's key and value first (single-token sequences)
 };
 
 // Passes over one row of logits, for the choice of its token (ops/sampling.h); rows of any length.

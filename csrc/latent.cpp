@@ -22,12 +22,9 @@ void LatentPlan::add_rows(int sequence, int first, int rows, int last_seen) {
 
 // The blocks of rows that are shared out are merged in a stage of its own.
 void LatentPlan::split() {
-  share_out_blocks(
-      units_, threads_, latent_,
-      [&](LatentUnit& u, int) {
-        for (int r = 0; r < u.rows; r++) merges_.push_back({u, r});
-      },
-      [](LatentUnit&, bool) {});
+  share_out_blocks(units_, threads_, latent_, [&](LatentUnit& u, int) {
+    for (int r = 0; r < u.rows; r++) merges_.push_back({u, r});
+  });
 }
 
 void LatentPlan::cut(const Step& step) {

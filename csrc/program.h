@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "activations.h"
+#include "attention_plan.h"
 #include "experts.h"
 #include "kernels.h"
 #include "latent.h"
@@ -25,6 +26,7 @@ struct ProgramOptions {
   StepLimits limits;
   bool int8_activations;
   KvFormat kv_format;
+  bool share_prefixes;  // pages that several sequences share are read once for all of them
   size_t weight_bytes;  // of all matrices and vectors, each rounded up by Arena::padded
 };
 

@@ -1,9 +1,7 @@
-// One step's inputs, checked, and how its attention is cut into units of work.
+// One step's inputs, checked, and how work on long rows is shared out.
 #pragma once
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "kernels.h"
@@ -60,9 +58,9 @@ inline HugeMemory partials_for(int threads) { return HugeMemory(threads > 1 ? kM
 
 // Few units with many blocks leave threads idle: then their blocks are shared out, and the partial results merged. A
 // unit becomes units of some of its blocks each; `shared(unit, pieces)` sees it before, with its place for partial
-// results of `width` numbers, and `placed(piece, last)` each of them.
-template <class Unit, class Shared, class Placed>
-void share_out_blocks(std::vector<Unit>& units, int threads, int width, Shared&& shared, Placed&& placed) {
+// results of `width` numbers.
+template <class Unit, class Shared>
+void share_out_blocks(std::vector<Unit>& units, int threads, int width, Shared&& shared) {
   constexpr int kUnitsPerThread = 4;
   const int wanted = threads > 1 ? threads * kUnitsPerThread : 1, have = int(units.size());
   if (have >= wanted) return;
@@ -83,51 +81,9 @@ void share_out_blocks(std::vector<Unit>& units, int threads, int width, Shared&&
       Unit piece = u;
       piece.block = u.block + int(int64_t(u.total_blocks) * p / pieces);
       piece.blocks = u.block + int(int64_t(u.total_blocks) * (p + 1) / pieces) - piece.block;
-      placed(piece, p == pieces - 1);
       units.push_back(piece);
     }
   }
 }
-
-// Attention of one shape (all layers of a model share it), cut for the team anew in every step.
-class AttentionPlan {
- public:
-  AttentionPlan(int heads, int kv_heads, int head_dim, int window, int threads)
-      : group_(heads / kv_heads),
-        kv_heads_(kv_heads),
-        head_dim_(head_dim),
-        window_(window),
-        threads_(threads),
-        partials_(partials_for(threads)) {}
-
-  void cut(const Step& step);
-
-  struct Store {
-    int sequence, row;  // row within the step
-  };
-  const std::vector<AttentionUnit>& units() const { return units_; }
-  // Rows whose keys and values are appended in a stage of their own, because several units read them.
-  const std::vector<Store>& stores() const { return stores_; }
-  float* partials() { return reinterpret_cast<float*>(partials_.data()); }
-
-  // A unit with partial results is done: true for the last one of its rows, which has to merge them.
-  bool last_of_group(const AttentionUnit& u) {
-    if (pending_[u.group].fetch_sub(1, std::memory_order_acq_rel) > 1) return false;
-    pending_[u.group].store(pieces_[u.group], std::memory_order_relaxed);  // ready for the next layer
-    return true;
-  }
-
- private:
-  void add_sequence(const SequenceRows& s, int index);
-  void split_long_rows();
-
-  int group_, kv_heads_, head_dim_, window_, threads_;
-  HugeMemory partials_;
-  std::vector<AttentionUnit> units_;
-  std::vector<Store> stores_;
-  std::vector<int> pieces_;
-  std::unique_ptr<std::atomic<int>[]> pending_;
-  size_t pending_size_ = 0;
-};
 
 }  // namespace trimaran

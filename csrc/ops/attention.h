@@ -32,47 +32,96 @@ TRIMARAN_INLINE void merge_rows(int rows, float* m, float* l, float* o, const fl
   }
 }
 
-// A unit's rows as numbers: token within the step's rows of the sequence, and query head.
-struct RowOf {
-  int token, head;
-  TRIMARAN_INLINE RowOf(const Attention& a, const AttentionUnit& u, int r) {
-    const int group = a.heads / a.kv_heads, row = u.row + r;
-    token = row / group;
-    head = u.kv_head * group + row % group;
+// A unit's row: row of the step, query head, position.
+struct UnitRow {
+  int row, head, position;
+};
+
+TRIMARAN_INLINE void find_rows(const Attention& a, const AttentionUnit& u, UnitRow* rows) {
+  const int group = a.heads / a.kv_heads;
+  for (const UnitPart* p = a.parts + u.part; p < a.parts + u.part + u.parts; p++) {
+    const SequenceRows& s = a.sequences[p->sequence];
+    for (int r = p->row; r < p->row + p->rows; r++) {
+      *rows++ = {s.first_row + r / group, u.kv_head * group + r % group, s.context + r / group};
+    }
+  }
+}
+
+// Positions of the first and the last row of a part.
+struct Positions {
+  int first, last;
+  TRIMARAN_INLINE Positions(const Attention& a, const UnitPart& p) {
+    const int context = a.sequences[p.sequence].context, group = a.heads / a.kv_heads;
+    first = context + p.row / group, last = context + (p.row + p.rows - 1) / group;
   }
 };
 
-// Position of a unit's row.
-TRIMARAN_INLINE int position_of(const Attention& a, const AttentionUnit& u, int r) {
-  return a.sequences[u.sequence].context + RowOf(a, u, r).token;
+// Where a unit is: at a block, and at a part or at several neighbours that find it in the same pages. It goes through
+// the blocks in ascending order, and through all parts before the next block.
+struct Place {
+  int block, part, parts;
+  int row, rows;  // of the unit: those of the parts
+
+  TRIMARAN_INLINE explicit Place(const AttentionUnit& u)
+      : block(u.block - 1), part(u.part), parts(u.parts), row(0), rows(0) {}
+
+  // Goes on to the next place where there is something to read; false at the unit's end.
+  TRIMARAN_INLINE bool advance(const Attention& a, const AttentionUnit& u) {
+    const int end = u.part + u.parts;
+    do {
+      part += parts, row += rows;
+      if (part == end) {
+        part = u.part, row = 0;
+        if (++block == u.block + u.blocks) return false;
+      }
+      parts = 1, rows = a.parts[part].rows;
+      for (; part + parts < end && a.parts[part + parts].shared > block; parts++) rows += a.parts[part + parts].rows;
+    } while (Positions(a, a.parts[part]).last < block * kBlockTokens);
+    return true;
+  }
+
+  // The tiles of the block that the rows see; returns the number of the last + 1.
+  TRIMARAN_INLINE int find_tiles_of(const Attention& a, const AttentionUnit& u, const uint8_t** tiles) const {
+    const UnitPart& p = a.parts[part];
+    const Positions at(a, p);
+    return find_tiles(a.kv, a.sequences[p.sequence].pages[a.group], u.kv_head, block, first_seen(at.first, a.window),
+                      at.last + 1, tiles);
+  }
+};
+
+// The tiles that a unit reads first; none when there is no unit.
+TRIMARAN_INLINE int find_first_tiles(const Attention& a, const AttentionUnit* u, const uint8_t** tiles) {
+  if (!u) return 0;
+  Place place(*u);
+  return place.advance(a, *u) ? place.find_tiles_of(a, *u, tiles) : 0;
 }
 
-// The tiles of a unit's block that its rows see; returns the number of the last + 1.
-TRIMARAN_INLINE int find_tiles_of(const Attention& a, const AttentionUnit& u, int block, const uint8_t** tiles) {
-  return find_tiles(a.kv, a.sequences[u.sequence].pages[a.group], u.kv_head, block,
-                    first_seen(position_of(a, u, 0), a.window), position_of(a, u, u.rows - 1) + 1, tiles);
-}
-
-// The tiles of a unit's block, or of the unit after it when the block is its last; none when nothing follows.
-TRIMARAN_INLINE int find_next_tiles(const Attention& a, const AttentionUnit& u, int block, const uint8_t** tiles) {
-  const AttentionUnit* unit = block < u.block + u.blocks ? &u : a.next;
-  return unit ? find_tiles_of(a, *unit, unit == &u ? block : unit->block, tiles) : 0;
+// Appends the keys and values of those parts whose newest token lies in the unit's blocks.
+template <class Pages>
+TRIMARAN_INLINE void store_new(const Attention& a, const AttentionUnit& u, float* head) {
+  for (int p = u.part; p < u.part + u.parts; p++) {
+    const SequenceRows& s = a.sequences[a.parts[p].sequence];
+    const int block = s.context / kBlockTokens;
+    if (a.parts[p].store && block >= u.block && block < u.block + u.blocks) {
+      Pages::store_kv(a, s.first_row, s.context, u.kv_head, s.pages[a.group], head);
+    }
+  }
 }
 
 template <class Pages>
 inline void attend_unit(const Attention& a, const AttentionUnit& u) {
-  const SequenceRows& seq = a.sequences[u.sequence];
   const int d = a.head_dim;
   Scratch scratch(a.scratch, d);
-  if (u.store) Pages::store_kv(a, seq.first_row, seq.context, u.kv_head, seq.pages[a.group], scratch.head);
+  store_new<Pages>(a, u, scratch.head);
 
+  UnitRow rows[kUnitRows];
+  find_rows(a, u, rows);
   typename Pages::Terms terms[kUnitRows];
-  int begin[kUnitRows], end[kUnitRows];  // positions that a row sees, both ascending
+  int begin[kUnitRows], end[kUnitRows];  // positions that a row sees, both ascending in a part
   for (int r = 0; r < u.rows; r++) {
-    const RowOf at(a, u, r);
-    const int row = seq.first_row + at.token, position = seq.context + at.token;
+    const auto [row, head, position] = rows[r];
     begin[r] = first_seen(position, a.window), end[r] = position + 1;
-    turn_head(a, a.q_norm, a.qkv + row * a.qkv_stride + size_t(at.head) * d, row, at.head, position, scratch.head);
+    turn_head(a, a.q_norm, a.qkv + row * a.qkv_stride + size_t(head) * d, row, head, position, scratch.head);
     if (a.query_scale) {
       const F16 scale = set1(a.query_scale[position]);
       for (int i = 0; i < d; i += 16) store(scratch.head + i, mul(load(scratch.head + i), scale));
@@ -83,14 +132,17 @@ inline void attend_unit(const Attention& a, const AttentionUnit& u) {
   for (float& x : m) x = -__builtin_inff();
   if (u.partial < 0) std::memset(scratch.state, 0, size_t(u.rows) * d * sizeof(float));
 
-  int from = 0, until = 0;  // the rows that see the block
-  for (int b = u.block; b < u.block + u.blocks; b++) {
-    const int first = b * kBlockTokens;
-    while (end[from] <= first) from++;
-    while (until < u.rows && begin[until] < first + kBlockTokens) until++;
+  Place place(u);
+  for (bool more = place.advance(a, u); more;) {
     Block block;
-    find_tiles_of(a, u, b, block.tile);
-    block.next_tiles = find_next_tiles(a, u, b + 1, block.next);
+    place.find_tiles_of(a, u, block.tile);
+    Place next = place;
+    more = next.advance(a, u);
+    block.next_tiles = more ? next.find_tiles_of(a, u, block.next) : find_first_tiles(a, a.next, block.next);
+    const int first = place.block * kBlockTokens;
+    int from = place.row, until = place.row + place.rows;  // the rows that see the block
+    while (end[from] <= first) from++;
+    while (begin[until - 1] >= first + kBlockTokens) until--;
     for_row_tiles<Pages::kRows>(until - from, [&](int skipped, auto rows) TRIMARAN_BODY {
       const int row = from + skipped;
       int hidden[rows], visible[rows];
@@ -110,36 +162,35 @@ inline void attend_unit(const Attention& a, const AttentionUnit& u) {
         return;
       }
       for (int r = 0; r < rows; r++) {
-        float* p = a.partials + size_t(u.partial + int64_t(b - u.first_block) * u.rows + row + r) * partial_stride(d);
+        float* p = a.partials +
+                   size_t(u.partial + int64_t(place.block - u.first_block) * u.rows + row + r) * partial_stride(d);
         for (int i = 0; i < d; i += 16) store(p + i, load(reduced.o + r * d + i));
         p[d] = reduced.m[r], p[d + 1] = reduced.l[r];
       }
     });
+    place = next;
   }
   if (u.partial >= 0) return;
-  for (int r = 0; r < u.rows; r++) {
-    const RowOf at(a, u, r);
-    write_head(a, seq.first_row + at.token, at.head, scratch.state + r * d, l[r]);
-  }
+  for (int r = 0; r < u.rows; r++) write_head(a, rows[r].row, rows[r].head, scratch.state + r * d, l[r]);
 }
 
 // Merges the partial results of a unit's rows over all their blocks; the last to finish one of the units calls it.
 inline void merge_partials(const Attention& a, const AttentionUnit& u) {
-  const SequenceRows& seq = a.sequences[u.sequence];
   const int d = a.head_dim;
   float* state = a.scratch;
+  UnitRow rows[kUnitRows];
+  find_rows(a, u, rows);
   for (int r = 0; r < u.rows; r++) {
-    const RowOf at(a, u, r);
     float m[16], l[16] = {}, mb[16] = {}, lb[16] = {};
     m[0] = -__builtin_inff();
     std::memset(state, 0, size_t(d) * sizeof(float));
-    const int position = seq.context + at.token;
+    const int position = rows[r].position;
     for (int b = first_seen(position, a.window) / kBlockTokens; b <= position / kBlockTokens; b++) {
       const float* p = a.partials + size_t(u.partial + int64_t(b - u.first_block) * u.rows + r) * partial_stride(d);
       mb[0] = p[d], lb[0] = p[d + 1];
       merge_rows(1, m, l, state, mb, lb, d, [&](int) { return p; });
     }
-    write_head(a, seq.first_row + at.token, at.head, state, l[0]);
+    write_head(a, rows[r].row, rows[r].head, state, l[0]);
   }
 }
 

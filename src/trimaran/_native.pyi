@@ -55,6 +55,7 @@ class Program:
         int8_activations: bool,
         kv_format: str,
         weight_bytes: int,
+        share_prefixes: bool = True,
     ) -> None: ...
     def add_buffer(self, width: int, logits_rows: bool) -> int: ...
     def add_matrix(

@@ -83,6 +83,7 @@ def _options(config: EngineConfig, sizes: Sizes) -> ExecutorOptions:
         max_rows=config.max_num_batched_tokens,
         max_sequences=config.max_num_seqs,
         threads=config.threads,
+        share_prefixes=config.share_prefixes,
         pin_threads=config.pin_threads,
     )
 

@@ -206,6 +206,7 @@ class _Assembly:
             int8_activations=self._int8,
             kv_format=options.kv_format,
             weight_bytes=self._weight_bytes(program),
+            share_prefixes=options.share_prefixes,
         )
         self._head_caches: dict[int, int] = {}  # by group, the core's caches of each kind
         self._latent_caches: dict[int, int] = {}

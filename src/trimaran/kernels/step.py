@@ -55,6 +55,7 @@ class ExecutorOptions:
     max_rows: int = 512  # most tokens of one step
     max_sequences: int = 64  # most sequences of one step, and of logits rows
     threads: int = 0  # 0: one per core that this process may use
+    share_prefixes: bool = True  # attention reads pages once for all sequences of a step that share them; same bits
     pin_threads: bool = False  # tie all but the caller's to a core each, the first core being left to the caller
 
     def pages_of(self, group: int) -> int:
