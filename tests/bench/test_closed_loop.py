@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from trimaran.base.errors import TrimaranError
@@ -49,3 +51,12 @@ def test_a_failed_request_ends_the_run(monkeypatch):
     with pytest.raises(TrimaranError, match="NumericsError: NaN"):
         run_closed(engine, JOBS, 1)
     engine.close()
+
+
+def test_requests_are_not_sent_before_they_are_due():
+    engine = open_engine()
+    flow = run_closed(engine, [replace(job, due=0.01 * place) for place, job in enumerate(JOBS[:3])], 8)
+    engine.close()
+    assert flow.seconds >= 0.02
+    assert flow.prompt_tokens == 3 * 40
+    assert [len(output) for output in flow.outputs] == [20] * 3

@@ -12,10 +12,11 @@ from trimaran.engine.engine import Engine
 
 @dataclass(frozen=True)
 class Job:
-    """A prompt, and how many tokens it is continued by, greedily."""
+    """A prompt, and how many tokens it is continued by, greedily; it is not submitted before ``due`` seconds."""
 
     prompt: list[int]
     output: int
+    due: float = 0.0
 
 
 @dataclass
@@ -25,6 +26,8 @@ class Flow:
     seconds: float = 0.0
     tokens: int = 0  # generated
     preemptions: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0  # of these, found in the prefix cache
     gaps: list[float] = field(default_factory=list)  # between two tokens of one request, of all
     waits: list[float] = field(default_factory=list)  # from submission to the first token, one a request
     most_running: int = 0  # at once
@@ -34,7 +37,7 @@ class Flow:
 
 
 def run_closed(engine: Engine, jobs: Sequence[Job], concurrency: int) -> Flow:
-    """Submits ``jobs`` in order, ``concurrency`` at a time; the next one goes in when one has ended.
+    """Submits ``jobs`` in order, ``concurrency`` at a time; the next one goes in when it is due and one has ended.
 
     Nothing else may use the engine meanwhile. Raises ``TrimaranError`` when a request fails.
     """
@@ -45,7 +48,9 @@ def run_closed(engine: Engine, jobs: Sequence[Job], concurrency: int) -> Flow:
     place = 0
     began = time.perf_counter()
     while place < len(jobs) or submitted:
-        while place < len(jobs) and len(submitted) < concurrency:
+        if not submitted:
+            time.sleep(max(0.0, jobs[place].due - (time.perf_counter() - began)))
+        while place < len(jobs) and len(submitted) < concurrency and jobs[place].due <= time.perf_counter() - began:
             sampling = SamplingParams(temperature=0.0, max_tokens=jobs[place].output, ignore_eos=True)
             submitted[place] = time.perf_counter()
             engine.submit(Submit(str(place), jobs[place].prompt, sampling))
@@ -74,5 +79,8 @@ def run_closed(engine: Engine, jobs: Sequence[Job], concurrency: int) -> Flow:
         used = sum(pages.total - pages.free - pages.cached for pages in stats.pages)
         flow.most_pages = max(flow.most_pages, used)
     flow.seconds = time.perf_counter() - began
-    flow.preemptions = engine.stats().preemptions - before.preemptions
+    after = engine.stats()
+    flow.preemptions = after.preemptions - before.preemptions
+    flow.prompt_tokens = after.prompt_tokens - before.prompt_tokens
+    flow.cached_tokens = after.cached_tokens - before.cached_tokens
     return flow

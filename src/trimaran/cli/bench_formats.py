@@ -1,5 +1,6 @@
 """``trimaran bench kv`` and ``bench weights``: what smaller formats do for speed, beside each other in one run."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -8,6 +9,9 @@ from trimaran.cli import flags
 from trimaran.cli.bench_flags import AsJson, Plots, Rounds, Threads, numbers, show
 from trimaran.cli.flags import Pages
 
+FORMATS, CONCURRENCY = "bf16,fp8,int8,int8/int4,int4", "1,2,4,8,16,32,64,128"
+TRACE_FORMAT, TRACE_CONCURRENCY = "int8", "32"
+
 
 def kv(
     model: flags.Model,
@@ -15,9 +19,19 @@ def kv(
         str, typer.Option(metavar="SIZE", help="Memory for pages, the same for every format.")
     ] = "400MiB",
     formats: Annotated[
-        str, typer.Option(help="Formats of pages, comma-separated; others are compared with bf16, or the first.")
-    ] = "bf16,fp8,int8,int8/int4,int4",
-    concurrency: Annotated[str, typer.Option(help="Requests at a time, comma-separated.")] = "1,2,4,8,16,32,64,128",
+        str | None,
+        typer.Option(
+            help="Formats of pages, comma-separated; others are compared with bf16, or the first.",
+            show_default=f"{FORMATS}; with --trace {TRACE_FORMAT}",
+        ),
+    ] = None,
+    concurrency: Annotated[
+        str | None,
+        typer.Option(
+            help="Requests at a time, comma-separated.",
+            show_default=f"{CONCURRENCY}; with --trace {TRACE_CONCURRENCY}",
+        ),
+    ] = None,
     prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each prompt.")] = 384,
     output_tokens: Annotated[int, typer.Option(min=2, help="Tokens that each request gets.")] = 128,
     depth: Annotated[
@@ -25,6 +39,22 @@ def kv(
     ] = 2048,
     threads: Threads = 0,
     rounds: Rounds = 1,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.jsonl",
+            help="Instead: replay this trace of Mooncake's format, reading shared pages apart and together.",
+            show_default=False,
+        ),
+    ] = None,
+    scale: Annotated[float, typer.Option(min=1e-4, max=1, help="Multiplies the trace's lengths.")] = 0.0625,
+    time_scale: Annotated[
+        float, typer.Option(min=0, max=1e6, help="Multiplies the trace's times; 0: no waiting.")
+    ] = 0.0,
+    requests: Annotated[int, typer.Option(min=1, help="At most so many of the trace.")] = 64,
+    shared: Annotated[
+        str, typer.Option(help="With --trace, also decode sequences that have so many prompt tokens in common.")
+    ] = "1024,2048,4096",
     plot: Plots = None,
     as_json: AsJson = False,
 ) -> None:
@@ -34,27 +64,59 @@ def kv(
     is machine time a token over that of bf16 pages at the same concurrency. Where pages run out, requests wait
     (`waiting`: the most at once) or are preempted and computed again. `resident`: tokens that the memory holds.
 
+    With --trace, which takes one format and one concurrency, engines are compared that differ in this: attention reads
+    pages that several sequences share once for each of them (apart), or once for all (together). Lengths are scaled
+    down so that the trace fits the model; prompts have prefixes in common where the trace's do. The exit status is 1
+    when the two gave different tokens.
+
     \b
     Examples:
       trimaran bench kv smollm2 --kv-cache-memory-bytes 400MiB
       trimaran bench kv smollm2 --formats bf16,fp8 --concurrency 32,64 --rounds 3 --plot kv.png --plot kv.html
+      trimaran bench kv smollm2 --trace mooncake_conversation.jsonl --rounds 3
     """
     from rich.console import Console
 
     from trimaran.base.formats import KVFormat
     from trimaran.bench.kv import run_kv
     from trimaran.bench.kv_report import KVSetup
-    from trimaran.bench.pictures import kv_plot
+    from trimaran.bench.pictures import kv_plot, sharing_plot
     from trimaran.bench.plot import check_plots
+    from trimaran.bench.sharing import SharingSetup, run_sharing
     from trimaran.checkpoint.sources import resolve
     from trimaran.cli.sizes import parse_size
 
     check_plots(plot or ())
+    named = _names("--formats", formats or (TRACE_FORMAT if trace else FORMATS), list(KVFormat))
+    together = numbers("--concurrency", concurrency or (TRACE_CONCURRENCY if trace else CONCURRENCY))
+    memory = parse_size(kv_cache_memory_bytes)
+    if trace is not None:
+        if len(named) > 1 or len(together) > 1:
+            raise typer.BadParameter("--trace takes one of --formats and one --concurrency")
+        setup_of_trace = SharingSetup(
+            model=resolve(model).path,
+            memory=memory,
+            kv_format=KVFormat(named[0]),
+            concurrency=together[0],
+            trace=trace,
+            scale=scale,
+            time_scale=time_scale,
+            requests=requests,
+            shared=tuple(numbers("--shared", shared)),
+            threads=threads,
+            rounds=rounds,
+        )
+        with Console(stderr=True).status("starting") as status:
+            sharing = run_sharing(setup_of_trace, lambda text: status.update(text))
+        show(sharing, as_json, plot, lambda: sharing_plot(sharing))
+        if not all(case.same for case in sharing.cases):
+            raise typer.Exit(1)
+        return
     setup = KVSetup(
         model=resolve(model).path,
-        memory=parse_size(kv_cache_memory_bytes),
-        formats=tuple(dict.fromkeys(KVFormat(name) for name in _names("--formats", formats, list(KVFormat)))),
-        concurrency=tuple(sorted(set(numbers("--concurrency", concurrency)))),
+        memory=memory,
+        formats=tuple(dict.fromkeys(map(KVFormat, named))),
+        concurrency=tuple(sorted(set(together))),
         prompt=prompt_tokens,
         output=output_tokens,
         depth=depth,
