@@ -21,6 +21,7 @@ from trimaran.base.errors import TrimaranError
 from trimaran.base.formats import ActivationFormat, KVFormat
 from trimaran.bench.goldens import load_goldens
 from trimaran.bench.parity import CHUNK, forward
+from trimaran.calibration.kv_ranges import Ranges, measure_ranges
 from trimaran.checkpoint import open_checkpoint
 from trimaran.checkpoint.sources import resolve
 from trimaran.evaluate.measures import Bool, Float32, Float64, divergence, log_softmax, same_top
@@ -28,13 +29,22 @@ from trimaran.kernels.open import open_executor
 from trimaran.kernels.program import Program
 from trimaran.kernels.step import Executor, ExecutorOptions, StepInputs
 from trimaran.kernels.weights import Weight
+from trimaran.kvcache import default_text
 from trimaran.models.load import load_weights
 from trimaran.models.registry import build_program, read_config
+from trimaran.text.tokenizer import open_tokenizer
 
 GOLDENS = Path(__file__).resolve().parent.parent / "tests" / "data" / "goldens"
 PAGE = 16
 MEMORY = 400 * 2**20  # bytes that "resident" fills
-BARS = {KVFormat.INT8: 0.004, KVFormat.FP8: 0.018, KVFormat.INT8_INT4: 0.03, KVFormat.INT4: 0.13}  # most mean KL
+BARS = {  # most mean KL
+    KVFormat.INT8: 0.004,
+    KVFormat.INT8_STATIC: 0.01,
+    KVFormat.FP8: 0.018,
+    KVFormat.FP8_STATIC: 0.03,
+    KVFormat.INT8_INT4: 0.03,
+    KVFormat.INT4: 0.13,
+}
 FORMATS = (KVFormat.BF16, *BARS)
 SPEEDS = ((1, 2048), (32, 512))  # sequences, tokens that each has
 ROUNDS, STEPS = 5, 8
@@ -53,15 +63,23 @@ def main() -> int:
     model = read_config(checkpoint)
     program = build_program(model)
     weights = load_weights(checkpoint, model, program, None)
-    if arguments.speed:
-        measure_speed(program, weights)
-        return 0
+    ranges = measure_ranges(checkpoint, [open_tokenizer(checkpoint).encode(default_text())])  # of none of the texts
 
     def executor(fmt: KVFormat) -> Executor:
         pages = 1 + max(-(-len(text) // PAGE) for text in texts)
-        options = ExecutorOptions(fmt, ActivationFormat.FP32, num_pages=pages, page_size=PAGE, max_rows=CHUNK)
+        options = ExecutorOptions(
+            kv_format=fmt,
+            kv_scales=ranges.scales(fmt, program),
+            activations=ActivationFormat.FP32,
+            num_pages=pages,
+            page_size=PAGE,
+            max_rows=CHUNK,
+        )
         return open_executor(arguments.executor, program, weights, options)
 
+    if arguments.speed:
+        measure_speed(program, weights, ranges)
+        return 0
     print("pages       bytes/token  resident  of bf16   mean KL    top-1")
     missed = False
     wide = sum(group.page_bytes(KVFormat.BF16, PAGE) for group in program.groups)
@@ -79,7 +97,7 @@ def main() -> int:
     return 1 if missed and arguments.check else 0
 
 
-def measure_speed(program: Program, weights: Mapping[str, Weight]) -> None:
+def measure_speed(program: Program, weights: Mapping[str, Weight], ranges: Ranges) -> None:
     """Prints the best tokens/s of decode steps behind contexts that nobody filled: what pages hold costs no time."""
     print("pages       " + "".join(f"{f'{sequences} x {depth:,}':>12}" for sequences, depth in SPEEDS))
     best = {fmt: [0.0] * len(SPEEDS) for fmt in FORMATS}
@@ -95,7 +113,12 @@ def measure_speed(program: Program, weights: Mapping[str, Weight]) -> None:
             want_logits=False,
         )
         options = ExecutorOptions(num_pages=1 + sequences * pages, max_rows=sequences, max_sequences=sequences)
-        executors = {fmt: open_executor("native", program, weights, replace(options, kv_format=fmt)) for fmt in FORMATS}
+        executors = {
+            fmt: open_executor(
+                "native", program, weights, replace(options, kv_format=fmt, kv_scales=ranges.scales(fmt, program))
+            )
+            for fmt in FORMATS
+        }
         for _ in range(ROUNDS):
             for fmt, executor in executors.items():
                 executor.run(step)

@@ -1,4 +1,5 @@
 // Attention over keys and values of heads: caches, plans and the op.
+#include <stdexcept>
 #include <utility>
 
 #include "program.h"
@@ -15,17 +16,40 @@ bool same_shape(const Cache& a, const Cache& b) {
 
 }  // namespace
 
-int Program::add_heads_cache(int group, int layers, int kv_heads, int head_dim) {
-  const PagePart part{PagePart::kHeads, layers, kv_heads, head_dim, 0};
-  const size_t bytes = layer_bytes(part, options_.kv_format);
+int Program::add_heads_cache(int group, int layers, int kv_heads, int head_dim, const std::vector<int>& wide) {
+  PagePart part{PagePart::kHeads, layers, kv_heads, head_dim, 0, int(heads_.size()), std::vector<bool>(layers)};
+  for (int layer : wide) part.wide[layer] = true;
   Group& g = groups_[group];
-  heads_.push_back({group, g.page_bytes, layers, kv_heads, head_dim, bytes});
-  g.parts.push_back(part);
-  g.page_bytes += layers * bytes;
+  HeadsCache cache{group, {}, kv_heads, head_dim, {}};
+  for (int i = 0; i < layers; i++) {
+    const KvFormat format = part.format_of(i, options_.kv_format);
+    cache.layers.push_back({format, g.page_bytes});
+    g.page_bytes += layer_bytes(part, format);
+  }
+  g.parts.push_back(std::move(part));
+  heads_.push_back(std::move(cache));
   return int(heads_.size()) - 1;
 }
 
+void Program::set_scales(int cache, KvFormat format, const float* scales) {
+  HeadsCache& c = heads_[cache];
+  c.scales[format == KvFormat::kInt8Static].assign(scales, scales + 2 * c.layers.size() * c.kv_heads);
+}
+
+const float* Program::HeadsCache::scales_of(KvFormat format, int layer) const {
+  const auto& all = scales[format == KvFormat::kInt8Static];
+  if (!is_static(format)) return nullptr;
+  if (all.empty()) throw std::invalid_argument("a static format has no scales");
+  return all.data() + size_t(layer) * kv_heads;
+}
+
+HeadScale Program::HeadsCache::scale_of(KvFormat format, int layer, int head) const {
+  const float* s = scales_of(format, layer);
+  return s ? HeadScale{s[head], s[layers.size() * kv_heads + head]} : HeadScale{};
+}
+
 void Program::plan(AttentionOp& op) {
+  heads_[op.cache].scales_of(heads_[op.cache].layers[op.layer].format, op.layer);  // throws where there are none
   op.plan = int(plans_.size());
   for (const Op& other : ops_) {  // layers of one shape share a plan
     const auto* b = std::get_if<AttentionOp>(&other);
@@ -50,12 +74,15 @@ Attention Program::attention_for(const AttentionOp& op, const Team::Member& m) c
   const Group& group = groups_[cache.group];
   Attention a{};
   a.group = cache.group;
-  a.kv.format = options_.kv_format;
-  a.kv.tile_bytes = size_t(kTileTokens) * kv_token_bytes(options_.kv_format, cache.head_dim);
+  const HeadsCache::Layer& layer = cache.layers[op.layer];
+  a.kv.format = layer.format;
+  a.kv.tile_bytes = size_t(kTileTokens) * kv_token_bytes(layer.format, cache.head_dim);
   a.kv.tiles_per_page = options_.limits.page_size / kTileTokens;
   a.kv.head_bytes = a.kv.tile_bytes * a.kv.tiles_per_page;
   a.kv.page_bytes = group.page_bytes;
-  a.kv.base = group.pages.data() + cache.offset + cache.layer_bytes * op.layer;
+  a.kv.base = group.pages.data() + layer.offset;
+  a.kv.key_scales = cache.scales_of(layer.format, op.layer);
+  if (a.kv.key_scales) a.kv.value_scales = a.kv.key_scales + cache.layers.size() * cache.kv_heads;
   a.qkv = qkv.data, a.qkv_stride = qkv.stride, a.out = out.data, a.out_stride = out.stride;
   a.heads = op.heads, a.kv_heads = cache.kv_heads, a.head_dim = cache.head_dim;
   a.window = window_of(op);

@@ -229,7 +229,14 @@ NB_MODULE(_native, m) {
            nb::arg("int8_activations"), nb::arg("kv_format"), nb::arg("weight_bytes"), nb::arg("share_prefixes") = true)
       .def("add_group", &Program::add_group, nb::arg("num_pages"), nb::arg("window"))
       .def("add_heads_cache", &Program::add_heads_cache, nb::arg("group"), nb::arg("layers"), nb::arg("kv_heads"),
-           nb::arg("head_dim"))
+           nb::arg("head_dim"), nb::arg("wide"))
+      .def(
+          "set_scales",
+          [](Program& p, int cache, const std::string& format, const Array<float, 3>& scales) {
+            p.set_scales(cache, kv_format(format), scales.data());
+          },
+          nb::arg("cache"), nb::arg("kv_format"), nb::arg("scales").noconvert(),
+          "Scales of a static format, [2, layers, kv_heads]: of keys, then of values.")
       .def("add_latent_cache", &Program::add_latent_cache, nb::arg("group"), nb::arg("layers"), nb::arg("latent"),
            nb::arg("rope"))
       .def("add_index_cache", &Program::add_index_cache, nb::arg("group"), nb::arg("layers"), nb::arg("dim"))

@@ -8,7 +8,7 @@
 namespace trimaran {
 
 enum class WeightFormat { kFp32, kBf16, kInt8, kInt4, kInt4z };
-enum class KvFormat { kFp32, kBf16, kFp8, kInt8, kInt4, kInt8Int4 };
+enum class KvFormat { kFp32, kBf16, kFp8, kInt8, kInt4, kInt8Int4, kFp8Static, kInt8Static };
 
 constexpr int kGroup = 32;         // values along the input dimension that share one scale
 constexpr int kStrip = 32;         // output columns that are stored and computed together
@@ -47,6 +47,8 @@ constexpr int kv_code_bytes(KvFormat f, int head_dim) {
       return 2 * head_dim;
     case KvFormat::kFp8:
     case KvFormat::kInt8:
+    case KvFormat::kFp8Static:
+    case KvFormat::kInt8Static:
       return head_dim;
     case KvFormat::kInt4:
       return (head_dim + 31) / 32 * 16;
@@ -56,8 +58,19 @@ constexpr int kv_code_bytes(KvFormat f, int head_dim) {
   return 0;
 }
 
+// Whether pages have no scales, because they are given beforehand.
+constexpr bool is_static(KvFormat f) { return f == KvFormat::kFp8Static || f == KvFormat::kInt8Static; }
+
+// Whether values are held after a Hadamard transform.
+constexpr bool turns_values(KvFormat f) { return values_of(f) == KvFormat::kInt4 || f == KvFormat::kInt8Static; }
+
+// What layers hold that are exempt from the format.
+constexpr KvFormat wider(KvFormat f) { return f == KvFormat::kFp32 ? f : KvFormat::kBf16; }
+
 // Bytes of the scales of one key, and of one value.
-constexpr int kv_scale_bytes(KvFormat f) { return f == KvFormat::kFp32 || f == KvFormat::kBf16 ? 0 : 4; }
+constexpr int kv_scale_bytes(KvFormat f) {
+  return f == KvFormat::kFp32 || f == KvFormat::kBf16 || is_static(f) ? 0 : 4;
+}
 constexpr int key_scale_bytes(KvFormat f, int head_dim) {
   return f == KvFormat::kInt4 ? (head_dim + kGroup - 1) / kGroup * 4 : kv_scale_bytes(f);
 }
@@ -97,6 +110,8 @@ inline KvFormat kv_format(const std::string& name) {
   if (name == "int8") return KvFormat::kInt8;
   if (name == "int4") return KvFormat::kInt4;
   if (name == "int8/int4") return KvFormat::kInt8Int4;
+  if (name == "fp8-static") return KvFormat::kFp8Static;
+  if (name == "int8-static") return KvFormat::kInt8Static;
   throw std::invalid_argument("unknown KV format '" + name + "'");
 }
 

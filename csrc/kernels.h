@@ -111,6 +111,11 @@ struct KvLayer {
   uint8_t* base;
   size_t page_bytes, head_bytes, tile_bytes;
   int tiles_per_page;
+  const float *key_scales, *value_scales;  // [kv heads], of a static format
+};
+
+struct HeadScale {  // of the key and value of one head, in a static format
+  float key = 1, value = 1;
 };
 
 constexpr int kMostGroups = 4;  // cache groups of a program
@@ -218,8 +223,8 @@ struct Kernels {
   void (*score_tokens)(const SelectTokens&, int sequence, int row, int first, int end, float* scores);
   void (*choose_tokens)(float* scores, int n, int most, float* out);
   // Tiles, or tokens of latents, one behind the other, from one page format to another (ops/transcode.h).
-  void (*convert_heads)(KvFormat from, const uint8_t* tiles, KvFormat to, uint8_t* out, int count, int head_dim,
-                        float* scratch);
+  void (*convert_heads)(KvFormat from, HeadScale from_scale, const uint8_t* tiles, KvFormat to, HeadScale to_scale,
+                        uint8_t* out, int count, int head_dim, float* scratch);
   void (*convert_latents)(KvFormat from, const uint8_t* tokens, KvFormat to, uint8_t* out, int count, int latent,
                           int rope, float* scratch);
   void (*convert_index_keys)(KvFormat from, const uint8_t* tiles, KvFormat to, uint8_t* out, int count, int dim,

@@ -117,7 +117,10 @@ class Program {
   // Caches of one group share pages; page 0 is the null page. `window`: see GroupLimits.
   int add_group(int num_pages, int window);
   // Keys and values of some layers, in a group's pages behind the caches that are there already.
-  int add_heads_cache(int group, int layers, int kv_heads, int head_dim);
+  // `wide`: the layers that are held as wider() says.
+  int add_heads_cache(int group, int layers, int kv_heads, int head_dim, const std::vector<int>& wide);
+  // Scales of a static format, in which pages are held or exported: [2][layers][kv heads] of keys, then of values.
+  void set_scales(int cache, KvFormat format, const float* scales);
   int add_latent_cache(int group, int layers, int latent, int rope);
   int add_index_cache(int group, int layers, int dim);
   void add_op(Op op);
@@ -168,6 +171,10 @@ class Program {
     enum Kind { kHeads, kLatents, kIndexKeys } kind;
     int layers, kv_heads;
     int width, rope;  // of a head, of a latent and its key part, or of an indexer's key
+    int cache = -1;   // of heads: its number, and the layers that are held as wider() says
+    std::vector<bool> wide = {};
+
+    KvFormat format_of(int layer, KvFormat f) const { return !wide.empty() && wide[layer] ? wider(f) : f; }
   };
   struct Group {
     size_t page_bytes;  // so far
@@ -175,10 +182,17 @@ class Program {
     HugeMemory pages;
   };
   struct HeadsCache {
+    struct Layer {
+      KvFormat format;
+      size_t offset;  // in a page
+    };
     int group;
-    size_t offset;  // of its first layer in a page
-    int layers, kv_heads, head_dim;
-    size_t layer_bytes;  // of one page
+    std::vector<Layer> layers;
+    int kv_heads, head_dim;
+    std::vector<float> scales[2];  // of fp8-static and int8-static, as set_scales() takes them
+
+    const float* scales_of(KvFormat format, int layer) const;  // of a layer's keys; null unless static
+    HeadScale scale_of(KvFormat format, int layer, int head) const;
   };
   struct TokenCache {  // of latents or of an indexer's keys
     int group;
@@ -235,6 +249,8 @@ class Program {
 
   // csrc/transfer.cpp
   size_t layer_bytes(const PagePart& part, KvFormat format) const;
+  void convert_heads(const PagePart& p, int layer, const uint8_t*& page, KvFormat to, uint8_t*& out,
+                     float* scratch) const;
   void convert_page(int group, const uint8_t* page, KvFormat to, uint8_t* out, float* scratch) const;
 
   // csrc/latent.cpp

@@ -20,8 +20,25 @@ size_t Program::layer_bytes(const PagePart& p, KvFormat format) const {
 
 size_t Program::page_bytes(int group, KvFormat format) const {
   size_t bytes = 0;
-  for (const PagePart& p : groups_[group].parts) bytes += p.layers * layer_bytes(p, format);
+  for (const PagePart& p : groups_[group].parts) {
+    for (int layer = 0; layer < p.layers; layer++) bytes += layer_bytes(p, p.format_of(layer, format));
+  }
   return bytes;
+}
+
+// Converts one layer's keys and values; moves `page` and `out` behind them.
+void Program::convert_heads(const PagePart& p, int layer, const uint8_t*& page, KvFormat to, uint8_t*& out,
+                            float* scratch) const {
+  const HeadsCache& cache = heads_[p.cache];
+  const KvFormat held = p.format_of(layer, options_.kv_format), given = p.format_of(layer, to);
+  const size_t page_bytes = layer_bytes(p, held), out_bytes = layer_bytes(p, given);
+  if (held == given) std::memcpy(out, page, page_bytes);
+  for (int head = 0; held != given && head < p.kv_heads; head++) {
+    kernels_.convert_heads(held, cache.scale_of(held, layer, head), page + page_bytes / p.kv_heads * head, given,
+                           cache.scale_of(given, layer, head), out + out_bytes / p.kv_heads * head,
+                           options_.limits.page_size / kTileTokens, p.width, scratch);
+  }
+  page += page_bytes, out += out_bytes;
 }
 
 void Program::convert_page(int group, const uint8_t* page, KvFormat to, uint8_t* out, float* scratch) const {
@@ -30,8 +47,8 @@ void Program::convert_page(int group, const uint8_t* page, KvFormat to, uint8_t*
   for (const PagePart& p : groups_[group].parts) {
     switch (p.kind) {
       case PagePart::kHeads:
-        kernels_.convert_heads(from, page, to, out, p.layers * p.kv_heads * tiles, p.width, scratch);
-        break;
+        for (int layer = 0; layer < p.layers; layer++) convert_heads(p, layer, page, to, out, scratch);
+        continue;
       case PagePart::kLatents:
         kernels_.convert_latents(from, page, to, out, p.layers * options_.limits.page_size, p.width, p.rope, scratch);
         break;

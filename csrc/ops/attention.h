@@ -10,7 +10,11 @@ TRIMARAN_INLINE void write_head(const Attention& a, int row, int head, const flo
   float* out = a.out + row * a.out_stride + size_t(head) * a.head_dim;
   const F16 total = set1(l);
   for (int i = 0; i < a.head_dim; i += 16) store(out + i, div(load(o + i), total));
-  if (values_of(a.kv.format) == KvFormat::kInt4) hadamard(out, a.head_dim, hadamard_width(a.head_dim));
+  if (a.kv.value_scales) {
+    const F16 scale = set1(a.kv.value_scales[head / (a.heads / a.kv_heads)] * code_unit(a.kv.format));
+    for (int i = 0; i < a.head_dim; i += 16) store(out + i, mul(load(out + i), scale));
+  }
+  if (turns_values(a.kv.format)) hadamard(out, a.head_dim, hadamard_width(a.head_dim));
 }
 
 // Merges up to 16 rows' blocks (mb, lb, ob) into their states (m, l, o). No block yet: m = -inf, l = 0, o = 0.
@@ -126,7 +130,7 @@ inline void attend_unit(const Attention& a, const AttentionUnit& u) {
       const F16 scale = set1(a.query_scale[position]);
       for (int i = 0; i < d; i += 16) store(scratch.head + i, mul(load(scratch.head + i), scale));
     }
-    terms[r] = Pages::take_query(a, scratch.head, scratch.queries, r);
+    terms[r] = Pages::take_query(a, scratch.head, scratch.queries, r, score_scale(a, u.kv_head));
   }
   float m[kUnitRows + 16], l[kUnitRows + 16] = {};  // as many more as a vector loads too many
   for (float& x : m) x = -__builtin_inff();
@@ -211,6 +215,10 @@ TRIMARAN_INLINE void with_pages(KvFormat format, F&& f) {
       return f(IntPages<kInt4, kInt4>());
     case kInt8Int4:
       return f(IntPages<kInt8, kInt4>());
+    case kFp8Static:
+      return f(FloatPages<E4m3, true>());
+    case kInt8Static:
+      return f(IntPages<kInt8, kInt8, true>());
   }
 }
 

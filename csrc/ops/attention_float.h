@@ -1,10 +1,12 @@
 // Attention over pages of fp32, bf16 or fp8 (e4m3): K [head_dim][16 tokens], V [16 tokens][head_dim]; in fp8 then 16
 // scales of K and 16 of V. As in pages of integers, a key or value that is not finite gives its key the scale NaN.
+// Static fp8 has no scales: numbers beyond the largest are clipped, and a key or value that is not finite makes the
+// first number of its key the NaN of e4m3, which reads as a 256th of 480.
 namespace trimaran::TRIMARAN_ISA {
 
 TRIMARAN_INLINE F16 load(const E4m3* p) { return load_256ths(&p->bits); }
 
-template <class T>
+template <class T, bool Static = false>
 struct FloatPages {
   static constexpr int kRows = kAttentionRows;  // that are reduced together
   struct Terms {};                              // of a query, beside its numbers
@@ -12,14 +14,21 @@ struct FloatPages {
   static void store_kv(const Attention& a, int row, int position, int kv_head, const int32_t* pages, float* rotated) {
     turn_head(a, a.k_norm, key_of(a, row, kv_head), row, kv_head, position, rotated);
     store_token(tile_at(a.kv, pages, kv_head, position / kTileTokens), position % kTileTokens, a.head_dim, rotated,
-                value_of(a, row, kv_head));
+                value_of(a, row, kv_head), head_scale(a.kv, kv_head));
   }
 
   // Writes a token's key and value [d] into its tile.
-  static void store_token(uint8_t* tile, int token, int d, float* k, const float* v) {
+  static void store_token(uint8_t* tile, int token, int d, float* k, const float* v, HeadScale scale) {
     T* key = reinterpret_cast<T*>(tile);
     T* value = key + size_t(d) * kTileTokens + size_t(token) * d;
-    if constexpr (kScaled) {
+    if constexpr (Static) {
+      const bool finite = is_finite(k, d) && is_finite(v, d);
+      const float k_inverse = 1.f / scale.key, v_inverse = 1.f / scale.value;
+      for (int i = 0; i < d; i++) {
+        key[i * kTileTokens + token] = {finite ? to_e4m3(clip(k[i] * k_inverse, kLargestE4m3)) : kNanE4m3};
+        value[i] = {finite ? to_e4m3(clip(v[i] * v_inverse, kLargestE4m3)) : uint8_t(0)};
+      }
+    } else if constexpr (kScaled) {
       const Scaled k_scale(k, d), v_scale(v, d);
       for (int i = 0; i < d; i++) {
         key[i * kTileTokens + token] = {to_e4m3(k_scale.some ? k[i] * k_scale.inverse : 0.f)};
@@ -40,10 +49,14 @@ struct FloatPages {
   }
 
   // A tile's keys and values, [16 tokens][d] each.
-  static void widen_tile(const uint8_t* tile, int d, float* keys, float* values) {
+  static void widen_tile(const uint8_t* tile, int d, float* keys, float* values, HeadScale scale) {
     const T *k = reinterpret_cast<const T*>(tile), *v = k + size_t(d) * kTileTokens;
     F16 k_scale = set1(1.f), v_scale = k_scale;
     if constexpr (kScaled) k_scale = load(scales_of(tile, d));
+    if constexpr (Static) {
+      k_scale = add(set1(scale.key * 256.f), marked(tile));
+      v_scale = set1(scale.value * 256.f);
+    }
     for (int i = 0; i < d; i++) {
       float lanes[kTileTokens];
       store(lanes, mul(load(k + i * kTileTokens), k_scale));
@@ -55,8 +68,9 @@ struct FloatPages {
     }
   }
 
-  TRIMARAN_INLINE static Terms take_query(const Attention& a, const float* rotated, float* queries, int row) {
-    const F16 scale = set1(a.scale);
+  TRIMARAN_INLINE static Terms take_query(const Attention& a, const float* rotated, float* queries, int row,
+                                          float score_scale) {
+    const F16 scale = set1(score_scale);
     for (int i = 0; i < a.head_dim; i += 16) store(queries + row * a.head_dim + i, mul(load(rotated + i), scale));
     return {};
   }
@@ -78,7 +92,7 @@ struct FloatPages {
   }
 
  private:
-  static constexpr bool kScaled = sizeof(T) == 1;
+  static constexpr bool kScaled = sizeof(T) == 1 && !Static;
 
   struct Scaled {  // a key or value in fp8
     bool finite, some;
@@ -91,6 +105,11 @@ struct FloatPages {
       scale = some ? absmax * (256.f / kLargestE4m3) : 0.f;
     }
   };
+
+  // NaN for the keys of a tile that were not finite, else 0.
+  TRIMARAN_INLINE static F16 marked(const uint8_t* tile) {
+    return nan_where_positive(sub(load(reinterpret_cast<const T*>(tile)), set1(kLargestE4m3 / 256.f)));
+  }
 
   TRIMARAN_INLINE static const float* scales_of(const uint8_t* tile, int d) {
     return reinterpret_cast<const float*>(tile + 2 * d * kTileTokens * sizeof(T));
@@ -119,7 +138,9 @@ struct FloatPages {
     unroll<N>(TRIMARAN_UNROLL(j) {
       F16 scale;
       if constexpr (kScaled) scale = load(scales_of(tiles[j], d));
+      if constexpr (Static) scale = marked(tiles[j]);
       unroll<R>(TRIMARAN_UNROLL(r) {
+        if constexpr (Static) s[r * N + j] = add(s[r * N + j], scale);
         if constexpr (kScaled) s[r * N + j] = mul(s[r * N + j], scale);
         store(scores + r * kBlockTokens + (t + j) * kTileTokens, s[r * N + j]);
       });

@@ -13,10 +13,14 @@
 // turned back. A row's weights, each times the scale of its value, become 8 bits without a sign, in steps of a 255th of
 // the largest in the block. A key or value that is not finite gives its key the scale NaN, which makes all that sees it
 // NaN; scales of values are finite whatever a page held.
+//
+// Static int8 has no scales, values are transformed, and weights are rounded by themselves. What is beyond the largest
+// is clipped; a key or value that is not finite makes the first number of its key -128, which none is otherwise.
 namespace trimaran::TRIMARAN_ISA {
 
-template <KvFormat Keys, KvFormat Values>
+template <KvFormat Keys, KvFormat Values, bool Static = false>
 struct IntPages {
+  static_assert(!Static || (Keys == KvFormat::kInt8 && Values == KvFormat::kInt8));
   static constexpr int kRows = kIntRows;  // that are reduced together
   struct Terms {                          // of a query, beside its integers
     float scale;                          // of the scores
@@ -26,17 +30,21 @@ struct IntPages {
   static void store_kv(const Attention& a, int row, int position, int kv_head, const int32_t* pages, float* rotated) {
     turn_head(a, a.k_norm, key_of(a, row, kv_head), row, kv_head, position, rotated);
     store_token(tile_at(a.kv, pages, kv_head, position / kTileTokens), position % kTileTokens, a.head_dim, rotated,
-                value_of(a, row, kv_head));
+                value_of(a, row, kv_head), head_scale(a.kv, kv_head));
   }
 
   // Writes a token's key and value [d] into its tile; overwrites the key.
-  static void store_token(uint8_t* tile, int token, int d, float* k, const float* x) {
+  static void store_token(uint8_t* tile, int token, int d, float* k, const float* x, HeadScale scale) {
     auto* q = reinterpret_cast<int8_t*>(k);  // integers take the place of the numbers that they come from
     hadamard(k, d, hadamard_width(d));
     uint8_t* scales = values_of(tile, d) + kv_code_bytes(Values, d) * kTileTokens;
     float key_scale = 0;
     bool finite;
-    if constexpr (Keys == KvFormat::kInt8) {
+    if constexpr (Static) {
+      finite = is_finite(k, d) && is_finite(x, d);
+      clip_vector(k, d, 1.f / scale.key, q);
+      if (!finite) q[0] = -128;
+    } else if constexpr (Keys == KvFormat::kInt8) {
       const Rounded key = round_vector(k, d, q);
       key_scale = key.scale, finite = key.finite;
     } else {
@@ -55,7 +63,13 @@ struct IntPages {
     }
     uint8_t* v = values_of(tile, d) + token / 4 * 4 * kv_code_bytes(Values, d) + token % 4;
     uint8_t* value_scales = scales + key_scale_bytes(Keys, d) * kTileTokens;
-    if constexpr (Values == KvFormat::kInt8) {
+    if constexpr (Static) {
+      std::memcpy(k, x, d * sizeof(float));
+      hadamard(k, d, hadamard_width(d));
+      clip_vector(k, d, 1.f / scale.value, q);
+      for (int i = 0; i < d; i++) v[4 * i] = uint8_t(q[i]);
+      return;
+    } else if constexpr (Values == KvFormat::kInt8) {
       const Rounded value = round_vector(x, d, q);
       finite = finite && value.finite;
       reinterpret_cast<float*>(value_scales)[token] = value.finite ? value.scale : 0.f;
@@ -76,13 +90,15 @@ struct IntPages {
   }
 
   // A tile's keys and values, [16 tokens][d] each.
-  static void widen_tile(const uint8_t* tile, int d, float* keys, float* values) {
+  static void widen_tile(const uint8_t* tile, int d, float* keys, float* values, HeadScale static_scale) {
     const uint8_t *key_scales = key_scales_of(tile, d), *value_scales = value_scales_of(tile, d);
     for (int t = 0; t < kTileTokens; t++, keys += d, values += d) {
       for (int i = 0; i < d; i += kKeyDims) {
         const uint8_t* codes = tile + i / kKeyDims * kLine + 4 * t;
         if constexpr (Keys == KvFormat::kInt8) {
-          const float scale = reinterpret_cast<const float*>(key_scales)[t];
+          float scale = static_scale.key;
+          if constexpr (!Static) scale = reinterpret_cast<const float*>(key_scales)[t];
+          if (Static && tile[4 * t] == 0) scale = __builtin_nanf("");
           for (int j = 0; j < 4; j++) keys[i + j] = float(int(codes[j]) - 128) * scale;
         } else {
           const auto* group = reinterpret_cast<const uint16_t*>(key_scales) + i / kGroup * 2 * kTileTokens + t;
@@ -94,8 +110,10 @@ struct IntPages {
       hadamard(keys, d, hadamard_width(d));
       const uint8_t* v = values_of(tile, d) + t / 4 * 4 * kv_code_bytes(Values, d) + t % 4;
       if constexpr (Values == KvFormat::kInt8) {
-        const float scale = reinterpret_cast<const float*>(value_scales)[t];
+        float scale = static_scale.value;
+        if constexpr (!Static) scale = reinterpret_cast<const float*>(value_scales)[t];
         for (int i = 0; i < d; i++) values[i] = float(int8_t(v[4 * i])) * scale;
+        if constexpr (Static) hadamard(values, d, hadamard_width(d));
       } else {
         const float scale = from_bf16(reinterpret_cast<const uint16_t*>(value_scales)[t]);
         for (int i = 0; i < d; i += 32, v += kLine) {
@@ -107,7 +125,8 @@ struct IntPages {
     }
   }
 
-  TRIMARAN_INLINE static Terms take_query(const Attention& a, float* rotated, float* queries, int row) {
+  TRIMARAN_INLINE static Terms take_query(const Attention& a, float* rotated, float* queries, int row,
+                                          float score_scale) {
     const int d = a.head_dim;
     auto* q = reinterpret_cast<int8_t*>(queries) + row * d;
     hadamard(rotated, d, hadamard_width(d));
@@ -120,7 +139,7 @@ struct IntPages {
         sums[g] = float(sum);
       }
     }
-    return {r.scale * a.scale, Keys == KvFormat::kInt8 && kBiasedInt8 ? -128 * r.sum : 0};
+    return {r.scale * score_scale, Keys == KvFormat::kInt8 && kBiasedInt8 ? -128 * r.sum : 0};
   }
 
   template <int R>
@@ -135,7 +154,8 @@ struct IntPages {
     }
     for (; t < b.tiles; t++) score<R, 1>(b, t, queries, first_row, terms, d, scratch.scores);
     for (; t < b.next_tiles; t++) {  // a block after a shorter one
-      const uint8_t* end = value_scales_of(b.next[t], d) + value_scale_bytes(Values) * kTileTokens;
+      const uint8_t* end = key_scales_of(b.next[t], d);
+      if (!Static) end += (key_scale_bytes(Keys, d) + value_scale_bytes(Values)) * kTileTokens;
       for (const uint8_t* line = b.next[t]; line < end; line += kLine) prefetch(line);
     }
     Rounding rounding[R];
@@ -191,7 +211,7 @@ struct IntPages {
         if (i % kValueDims == 0) prefetch(values_of(b.next[t + j], d) + i / kValueDims * kLine);
       }
     };
-    for (int j = 0; j < ahead; j++) {
+    for (int j = 0; j < ahead && !Static; j++) {
       for (const uint8_t* p = key_scales_of(b.next[t + j], d); p <= value_scales_of(b.next[t + j], d); p += kLine) {
         prefetch(p);
       }
@@ -210,11 +230,18 @@ struct IntPages {
         });
       }
       unroll<N>(TRIMARAN_UNROLL(j) {
-        const F16 scale = load(reinterpret_cast<const float*>(key_scales_of(tiles[j], d)));
-        unroll<R>(TRIMARAN_UNROLL(r) {
-          store(scores + r * kBlockTokens + (t + j) * kTileTokens,
-                mul(to_float(s[r * N + j]), mul(scale, set1(terms[r].scale))));
-        });
+        float* to = scores + (t + j) * kTileTokens;
+        if constexpr (Static) {
+          const F16 mark = nan_where_positive(sub(set1(1.f), byte_to_float<0>(load_bytes(tiles[j]))));
+          unroll<R>(TRIMARAN_UNROLL(r) {
+            store(to + r * kBlockTokens, fma(to_float(s[r * N + j]), set1(terms[r].scale), mark));
+          });
+        } else {
+          const F16 scale = load(reinterpret_cast<const float*>(key_scales_of(tiles[j], d)));
+          unroll<R>(TRIMARAN_UNROLL(r) {
+            store(to + r * kBlockTokens, mul(to_float(s[r * N + j]), mul(scale, set1(terms[r].scale))));
+          });
+        }
       });
     } else {
       const int groups = group_count(d);
@@ -284,7 +311,8 @@ struct IntPages {
       for (int t = b.first_tile; t < b.tiles; t++) {
         const F16 w = exp2_coarse(sub(load(s + t * kTileTokens), m));
         total = add(total, w);
-        F16 scaled = mul(w, load_value_scales(b.tile[t], d));
+        F16 scaled = w;
+        if constexpr (!Static) scaled = mul(w, load_value_scales(b.tile[t], d));
         if (t * kTileTokens < b.hidden[r] || b.visible[r] < (t + 1) * kTileTokens) {
           scaled = visible_lanes(b, r, t, scaled, zero());
         }

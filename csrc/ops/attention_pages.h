@@ -28,6 +28,23 @@ TRIMARAN_INLINE int find_tiles(const KvLayer& kv, const int32_t* pages, int kv_h
   return count;
 }
 
+// Pages of static formats hold numbers without scales: those of keys go into the query, those of values into the
+// result. What they are read back as is `code_unit` too small.
+constexpr float code_unit(KvFormat f) { return f == KvFormat::kFp8Static ? 256.f : 1.f; }
+TRIMARAN_INLINE HeadScale head_scale(const KvLayer& kv, int kv_head) {
+  return kv.key_scales ? HeadScale{kv.key_scales[kv_head], kv.value_scales[kv_head]} : HeadScale{};
+}
+TRIMARAN_INLINE float score_scale(const Attention& a, int kv_head) {
+  return a.kv.key_scales ? a.scale * a.kv.key_scales[kv_head] * code_unit(a.kv.format) : a.scale;
+}
+
+// NaN for the lanes above zero, else 0: what is added to the scores of keys that a static format has marked.
+TRIMARAN_INLINE F16 nan_where_positive(F16 x) {
+  const F16 huge = set1(kLargest);
+  x = mul(mul(max(x, zero()), huge), huge);  // infinite or 0
+  return sub(x, x);
+}
+
 // The key or value of a step's row, before rotation.
 TRIMARAN_INLINE const float* key_of(const Attention& a, int row, int kv_head) {
   return a.qkv + row * a.qkv_stride + size_t(a.heads + kv_head) * a.head_dim;

@@ -6,6 +6,7 @@ struct E4m3 {
 };
 
 constexpr float kLargestE4m3 = 448.f;
+constexpr uint8_t kNanE4m3 = 0x7F;
 
 // The nearest number, ties to even; |x| <= kLargestE4m3.
 TRIMARAN_INLINE uint8_t to_e4m3(float x) {

@@ -79,6 +79,16 @@ TRIMARAN_INLINE Rounded round_vector(const float* x, int d, int8_t* q) {
   return {finite ? (some ? absmax / 127.f : 0.f) : __builtin_nanf(""), reduce_add(sum), finite};
 }
 
+TRIMARAN_INLINE bool is_finite(const float* x, int d) { return largest(x, d) <= kLargest; }
+
+TRIMARAN_INLINE float clip(float x, float most) { return x > most ? most : x < -most ? -most : x; }
+
+// q = round half to even (x * inverse) within -127 .. 127. `q` may be where `x` is.
+TRIMARAN_INLINE void clip_vector(const float* x, int d, float inverse, int8_t* q) {
+  const F16 times = set1(inverse), most = set1(127.f), least = set1(-127.f);
+  for (int i = 0; i < d; i += 16) store_int8(q + i, to_int(max(least, min(most, mul(load(x + i), times)))));
+}
+
 // f(k, v0, v1) for each 32 values of the row, normalised if there is a norm.
 template <class F>
 TRIMARAN_INLINE void for_prepared_row(const Prepare& p, int row, F&& f) {

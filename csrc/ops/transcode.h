@@ -2,16 +2,16 @@
 namespace trimaran::TRIMARAN_ISA {
 
 // Tiles of heads {K | V | scales of K | scales of V}. What has the same format on both sides is copied.
-inline void convert_heads(KvFormat from, const uint8_t* tiles, KvFormat to, uint8_t* out, int count, int d,
-                          float* scratch) {
+inline void convert_heads(KvFormat from, HeadScale from_scale, const uint8_t* tiles, KvFormat to, HeadScale to_scale,
+                          uint8_t* out, int count, int d, float* scratch) {
   float *keys = scratch, *values = keys + size_t(kTileTokens) * d;
   const int k_from = kv_code_bytes(keys_of(from), d), v_from = kv_code_bytes(values_of(from), d);
   const int k_to = kv_code_bytes(keys_of(to), d), v_to = kv_code_bytes(values_of(to), d);
   const int k_scales_from = key_scale_bytes(keys_of(from), d), k_scales_to = key_scale_bytes(keys_of(to), d);
   for (int t = 0; t < count; t++) {
-    with_pages(from, [&](auto pages) TRIMARAN_BODY { pages.widen_tile(tiles, d, keys, values); });
+    with_pages(from, [&](auto pages) TRIMARAN_BODY { pages.widen_tile(tiles, d, keys, values, from_scale); });
     with_pages(to, [&](auto pages) TRIMARAN_BODY {
-      for (int i = 0; i < kTileTokens; i++) pages.store_token(out, i, d, keys + i * d, values + i * d);
+      for (int i = 0; i < kTileTokens; i++) pages.store_token(out, i, d, keys + i * d, values + i * d, to_scale);
     });
     const auto copy = [&](int at_from, int at_to, int bytes) TRIMARAN_BODY {
       std::memcpy(out + at_to * kTileTokens, tiles + at_from * kTileTokens, size_t(bytes) * kTileTokens);

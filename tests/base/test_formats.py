@@ -7,7 +7,10 @@ from trimaran.base.formats import LATENT_FORMATS, KVFormat, LatentCache
 
 
 @pytest.mark.parametrize("head_dim", [64, 128, 256])
-@pytest.mark.parametrize(("fmt", "ratio"), [("fp8", 1.85), ("int8", 1.85), ("int4", 3.4), ("int8/int4", 2.3)])
+@pytest.mark.parametrize(
+    ("fmt", "ratio"),
+    [("fp8", 1.85), ("int8", 1.85), ("int4", 3.4), ("int8/int4", 2.3), ("fp8-static", 2), ("int8-static", 2)],
+)
 def test_how_many_more_tokens_fit_than_in_bf16(fmt: str, ratio: float, head_dim: int) -> None:
     assert KVFormat.BF16.token_bytes(head_dim) / KVFormat(fmt).token_bytes(head_dim) >= ratio
 

@@ -45,6 +45,17 @@ def test_a_table_and_json_of_a_config(config: Path) -> None:
     assert facts["context"] == 131_072
 
 
+def test_layers_that_stay_bf16_take_more(config: Path) -> None:
+    def token_bytes(*more: str) -> float:
+        done = run(str(config), "--count", "2", "--kv-cache-dtype", "fp8", "--json", *more)
+        return float(json.loads(done.stdout)["kv_bytes_per_token_per_gpu"])
+
+    assert token_bytes("--kv-cache-dtype-skip-layers", "0,31") == token_bytes() * 34 / 32
+    refused = run("--weight-bytes", "61GB", "--kv-cache-dtype-skip-layers", "0")
+    assert isinstance(refused.exception, SystemExit)
+    assert "needs MODEL" in refused.stderr
+
+
 def test_the_examples_of_the_page(config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     page = (Path(__file__).parents[2] / "docs" / "plan.md").read_text()
     [(command, table)] = re.findall(r"^```\n\$ trimaran plan (.*)\n([^`]*)```$", page, re.MULTILINE)

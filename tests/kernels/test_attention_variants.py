@@ -24,6 +24,7 @@ from trimaran.kernels.rope import rope_table
 from trimaran.kernels.step import Executor, ExecutorOptions
 from trimaran.kernels.weights import Weight
 
+from .scales import in_format
 from .single_op import Part, buffer, fp32, named, program, rows_step
 from .test_native_attention import OPTIONS, TABLE, attend, isa, tokens
 
@@ -124,7 +125,7 @@ def test_the_reference_does_what_the_definition_says(variant: Variant) -> None:
 @pytest.mark.parametrize("kv_format", list(KVFormat))
 @variants
 def test_native_is_the_reference(isa: str, kv_format: KVFormat, variant: Variant) -> None:
-    options = replace(OPTIONS, kv_format=kv_format)
+    options = in_format(OPTIONS, kv_format, made(variant)[0])
     ours, theirs = NativeExecutor(*made(variant), options), ReferenceExecutor(*made(variant), options)
     first, second = tokens(311), tokens(20, 1)
     near, far = [*range(40, 60)], [7, 3]
@@ -145,7 +146,7 @@ def test_native_is_the_reference(isa: str, kv_format: KVFormat, variant: Variant
 @variants
 def test_prefill_decode_chunks_and_threads_make_the_same_bits(isa: str, kv_format: KVFormat, variant: Variant) -> None:
     text, pages = tokens(300), [*range(20, 1, -1)]
-    options = replace(OPTIONS, kv_format=kv_format)
+    options = in_format(OPTIONS, kv_format, made(variant)[0])
     whole = attend(NativeExecutor(*made(variant), options), part(variant, text, 0, pages))
     for threads in (1, 3):
         executor = NativeExecutor(*made(variant), replace(options, threads=threads))
@@ -177,7 +178,7 @@ def test_what_left_the_window_has_no_weight_at_all(isa: str, kv_format: KVFormat
     weights["x"] = fp32("x", damaged)
     text = tokens(170)
     text[100] = 30
-    for executor in executors(v, weights, replace(OPTIONS, kv_format=kv_format)):
+    for executor in executors(v, weights, in_format(OPTIONS, kv_format, made(v)[0])):
         out = attend(executor, Part(text, 0, range(1, 12)), rows=[99, 100, 139, 140, 169])
         assert [bool(np.isfinite(row).all()) for row in out] == [True, False, False, True, True]
 

@@ -17,6 +17,7 @@ from trimaran.kernels.step import Executor, ExecutorOptions, Int32
 from trimaran.kernels.weights import Weight
 
 from . import latent, single_op
+from .scales import in_format
 from .tiny import CONFIG, Rows, program, random_tokens, random_weights, step
 
 OPTIONS = ExecutorOptions(num_pages=12, max_rows=64, max_sequences=64, threads=2)
@@ -67,7 +68,7 @@ def same_index_keys(one_op: OneOp, a: KVFormat, b: KVFormat) -> bool:
 
 def filled(kind: str, one_op: OneOp, fmt: KVFormat) -> Executor:
     """An executor of a single op, whose pages 2, 5 and 3 hold the same 48 tokens in whatever format."""
-    executor = open_executor(kind, *one_op, replace(OPTIONS, kv_format=fmt))
+    executor = open_executor(kind, *one_op, in_format(OPTIONS, fmt, one_op[0]))
     executor.run(single_op.step(single_op.Part(list(range(48)), 0, [2, 5, 3]), logits_rows=[47]))
     return executor
 
@@ -79,7 +80,7 @@ def pages(*numbers: int) -> Int32:
 def model(kind: str, fmt: KVFormat, **changes: int) -> Executor:
     """A tiny model whose kv heads are 48 wide, which leaves int4 a group that is half empty."""
     made = program(replace(CONFIG, head_dim=48))
-    return open_executor(kind, made, random_weights(made), replace(OPTIONS, kv_format=fmt, **changes))
+    return open_executor(kind, made, random_weights(made), replace(in_format(OPTIONS, fmt, made), **changes))
 
 
 def logits(executor: Executor, rows: Rows) -> np.ndarray:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.kernels.scales import in_format
 
 from trimaran.base.errors import TransferError
 from trimaran.base.formats import KVFormat
@@ -20,7 +21,7 @@ MODELS = ["llama3", "gemma3_text", "mistral", "deepseek_v3", "deepseek_v32"]
 
 
 def open_with(model: Model, executor: str, fmt: KVFormat) -> tuple[Executor, Tables]:
-    opened = open_executor(executor, model.program, model.weights, replace(ORACLE, kv_format=fmt))
+    opened = open_executor(executor, model.program, model.weights, in_format(ORACLE, fmt, model.program))
     return opened, Tables(model.program, np.random.default_rng())
 
 

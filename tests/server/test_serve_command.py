@@ -189,6 +189,8 @@ def test_every_option_is_read(byte_model):
         ({"overlap": False}, {"overlap": False}),
         ({"pin_threads": True}, {"pin_threads": True}),
         ({"kv_cache_memory_bytes": 2**30}, {"kv_memory_bytes": 2**30}),
+        ({"kv_cache_scales": "s.json"}, {"kv_cache_scales": "s.json"}),
+        ({"kv_cache_dtype_skip_layers": "0,sliding"}, {"kv_cache_dtype_skip_layers": (0, "sliding")}),
         ({"max_model_len": 99}, {"max_model_len": 99}),
     ],
 )

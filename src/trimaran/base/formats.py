@@ -66,6 +66,10 @@ class KVFormat(StrEnum):
     fp32. ``int4`` has ``q`` in 0..15 and bf16 scales: keys are ``scale * q + minimum`` per ``GROUP`` dimensions, values
     ``scale * (q - 7.5)``. Integer keys and ``int4`` values are held after a Hadamard transform of ``hadamard_width``
     dimensions, which queries go through too and outputs back.
+
+    The static ones are ``fp8`` and ``int8`` without scales in the page: one for each layer and kv head, for keys and
+    values apart, is given beforehand (``trimaran calibrate``), and what lies beyond it becomes the largest number.
+    ``int8-static`` values are transformed too: what one dimension has much of would make the scale of all coarse.
     """
 
     FP32 = "fp32"
@@ -74,6 +78,8 @@ class KVFormat(StrEnum):
     INT8 = "int8"
     INT4 = "int4"
     INT8_INT4 = "int8/int4"
+    FP8_STATIC = "fp8-static"
+    INT8_STATIC = "int8-static"
 
     @property
     def keys(self) -> "KVFormat":
@@ -90,10 +96,26 @@ class KVFormat(StrEnum):
         """Whether attention multiplies integers."""
         return self.value.startswith("int")
 
+    @property
+    def turned_values(self) -> bool:
+        """Whether values are held after a Hadamard transform; keys are where attention multiplies integers."""
+        return self.values in (KVFormat.INT4, KVFormat.INT8_STATIC)
+
+    @property
+    def static(self) -> bool:
+        """Whether scales are given beforehand."""
+        return self.value.endswith("-static")
+
+    @property
+    def wider(self) -> "KVFormat":
+        """What layers hold that are exempt from the format: bf16, or fp32 beside fp32."""
+        return self if self is KVFormat.FP32 else KVFormat.BF16
+
     def token_bytes(self, head_dim: int) -> int:
         """Bytes of one token's key and value of one kv head, scales included."""
         groups = -(-head_dim // GROUP)  # of int4, the last may be half empty
         wide = {"fp32": 4 * head_dim, "bf16": 2 * head_dim, "fp8": head_dim + 4, "int8": head_dim + 4}
+        wide |= {"fp8-static": head_dim, "int8-static": head_dim}
         keys = wide | {"int4": 20 * groups}
         values = wide | {"int4": 16 * groups + 2}
         return keys[self.keys.value] + values[self.values.value]
@@ -113,15 +135,18 @@ class ActivationFormat(StrEnum):
 
 @dataclass(frozen=True)
 class HeadsCache:
-    """Keys and values of ``kv_heads`` heads, in each of ``layers`` layers."""
+    """Keys and values of ``kv_heads`` heads, in each of ``layers`` layers; those in ``wide`` are held as
+    ``KVFormat.wider``."""
 
     layers: int
     kv_heads: int
     head_dim: int
+    wide: tuple[int, ...] = ()  # ascending
 
     def token_bytes(self, fmt: KVFormat) -> int:
         """Bytes of one token in all layers."""
-        return self.layers * self.kv_heads * fmt.token_bytes(self.head_dim)
+        wide = len(self.wide) * fmt.wider.token_bytes(self.head_dim)
+        return self.kv_heads * ((self.layers - len(self.wide)) * fmt.token_bytes(self.head_dim) + wide)
 
 
 LATENT_FORMATS = (KVFormat.FP32, KVFormat.BF16, KVFormat.INT8)

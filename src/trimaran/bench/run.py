@@ -16,6 +16,7 @@ from trimaran.bench.machine import Machine, usable_cores
 from trimaran.bench.over_http import OwnServer
 from trimaran.bench.peer_process import PeerOptions
 from trimaran.bench.peers import Peers, open_peers
+from trimaran.calibration.kv_ranges import scales_for
 from trimaran.checkpoint import open_checkpoint
 from trimaran.engine.config import EngineConfig
 from trimaran.engine.load import load_engine
@@ -63,6 +64,7 @@ def run(setup: Setup, cases: Sequence[Case], progress: Callable[[str], None]) ->
         work = count_work(program, weights, kv_format, setup.activations)
         options = ExecutorOptions(
             kv_format=kv_format,
+            kv_scales=scales_for(kv_format, checkpoint, program, None),
             activations=setup.activations,
             num_pages=1 + pages,
             page_size=PAGE,

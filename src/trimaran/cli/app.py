@@ -26,6 +26,7 @@ COMMANDS = {  # name: (what runs it, one line for --help)
     "models": ("trimaran.cli.models:models", "List the models of the catalogue and those in the cache."),
     "plan": ("trimaran.cli.plan:plan", "Work out what fits on GPUs: weights, tokens, sequences."),
     "compress": ("trimaran.cli.compress:compress", "Write a smaller copy of a model, in int4 or FP8."),
+    "calibrate": ("trimaran.cli.calibrate:calibrate", "Measure a model's keys and values, for static KV formats."),
     "eval": ("trimaran.cli.eval:app", "Measure what formats of weights and pages cost in quality."),
     "bench": ("trimaran.cli.bench:app", "Measure speed, with its share of the machine's floor."),
     "version": ("trimaran.cli.version:version", "Print the version and what this machine can run."),

@@ -25,6 +25,8 @@ class Pages(StrEnum):
     INT8 = "int8"
     INT8_INT4 = "int8/int4"
     INT4 = "int4"
+    FP8_STATIC = "fp8-static"
+    INT8_STATIC = "int8-static"
     FP32 = "fp32"
 
 
@@ -51,6 +53,24 @@ KVCacheDtype = Annotated[
         help="How keys and values are held; auto: int8 beside quantised weights (heads of 128 at most), else bf16.",
     ),
 ]
+KVCacheScales = Annotated[
+    str | None,
+    typer.Option(
+        "--kv-cache-scales",
+        metavar="FILE",
+        help="Scales for the static formats; default: the model's, else what `trimaran calibrate` left in the cache.",
+        show_default=False,
+    ),
+]
+KVSkipLayers = Annotated[
+    str,
+    typer.Option(
+        "--kv-cache-dtype-skip-layers",
+        metavar="LAYERS",
+        help="Layers that stay bf16 whatever the format, such as 0,1,sliding.",
+        show_default=False,
+    ),
+]
 ChatTemplate = Annotated[
     str | None,
     typer.Option(
@@ -64,14 +84,25 @@ Offline = Annotated[bool, typer.Option("--offline", help="Open no socket: take t
 
 
 def engine_options(
-    executor: str, threads: int, weights: Weights, pages: Pages, max_model_len: int | None
+    executor: str,
+    threads: int,
+    weights: Weights,
+    pages: Pages,
+    max_model_len: int | None,
+    *,
+    scales: str | None,
+    skip_layers: str,
 ) -> dict[str, Any]:
     """The flags as options of ``LLM``, for one user: a sequence runs at a time, with as many choices as fit a step."""
+    from trimaran.kernels.wide_layers import parse_layers
+
     return {
         "executor": executor,
         "threads": threads,
         "weight_format": None if weights is Weights.AUTO else weights.value,
         "kv_format": None if pages is Pages.AUTO else pages.value,
+        "kv_cache_scales": scales,
+        "kv_cache_dtype_skip_layers": parse_layers(skip_layers),
         "max_model_len": max_model_len,
         "max_num_seqs": 4,
     }

@@ -33,6 +33,8 @@ def generate(
     threads: flags.Threads = 0,
     weight_format: flags.WeightFormat = Weights.AUTO,
     kv_cache_dtype: flags.KVCacheDtype = Pages.AUTO,
+    kv_cache_scales: flags.KVCacheScales = None,
+    kv_cache_dtype_skip_layers: flags.KVSkipLayers = "",
     max_model_len: flags.MaxModelLen = None,
     chat_template: flags.ChatTemplate = None,
     offline: flags.Offline = False,
@@ -66,7 +68,15 @@ def generate(
         seed=seed,
         stop=tuple(stop or ()),
     )
-    options = flags.engine_options(executor, threads, weight_format, kv_cache_dtype, max_model_len)
+    options = flags.engine_options(
+        executor,
+        threads,
+        weight_format,
+        kv_cache_dtype,
+        max_model_len,
+        scales=kv_cache_scales,
+        skip_layers=kv_cache_dtype_skip_layers,
+    )
     with LLM(model, offline=offline, chat_template=chat_template, **options) as llm:
         ask = partial(llm.chat, [{"role": "user", "content": text}]) if chat else partial(llm.generate, text)
         if n == 1 and not as_json:

@@ -29,6 +29,12 @@ def plan(
     count: Annotated[int, typer.Option("--count", help="GPUs that share one copy of the model.")] = 8,
     weights: Annotated[str, typer.Option("--weights", help="bf16, fp8 or int4.")] = "bf16",
     kv_cache: Annotated[str, typer.Option("--kv-cache-dtype", help="bf16, fp8, int8 or int4.")] = "bf16",
+    skip_layers: Annotated[
+        str,
+        typer.Option(
+            "--kv-cache-dtype-skip-layers", metavar="LAYERS", help="Layers that stay bf16, such as 0,1,sliding."
+        ),
+    ] = "",
     context: Annotated[
         int | None, typer.Option("--context", help="Tokens of a sequence; default: all that the model allows.")
     ] = None,
@@ -76,14 +82,18 @@ def plan(
         "mtp": mtp,
     }
     if model is None:
+        if skip_layers:
+            raise ConfigError("--kv-cache-dtype-skip-layers needs MODEL: sizes given by hand have no layers")
         if weight_bytes is None or token_bytes is None or context is None:
             raise ConfigError("give MODEL, or --weight-bytes, --kv-bytes-per-token and --context")
         made = plan_by_hand(parse_size(weight_bytes), parse_size(token_bytes), Assumptions(context=context, **common))
     else:
+        from trimaran.kernels.wide_layers import keep_wide, parse_layers
         from trimaran.models.registry import build_program
 
         cfg = _read_config(model)
-        made = make_plan(cfg, build_program(cfg), Assumptions(context=context or cfg.context, **common))
+        program = keep_wide(build_program(cfg), parse_layers(skip_layers))
+        made = make_plan(cfg, program, Assumptions(context=context or cfg.context, **common))
     print(json.dumps(_as_json(made), indent=2) if as_json else _table(made))
 
 

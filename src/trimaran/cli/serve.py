@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _FORMATS = {"auto": None, "bfloat16": "bf16", "float32": "fp32"}
 _ENGINE_NAMES = {
+    "kv_cache_dtype_skip_layers": "--kv-cache-dtype-skip-layers",
+    "kv_cache_scales": "--kv-cache-scales",
     "kv_memory_bytes": "--kv-cache-memory-bytes",
     "max_model_len": "--max-model-len",
     "max_num_batched_tokens": "--max-num-batched-tokens",
@@ -80,6 +82,7 @@ def engine_config(options: ServeOptions, path: Path, name: str) -> "EngineConfig
     from trimaran.base.formats import ActivationFormat, KVFormat, WeightFormat
     from trimaran.checkpoint.verify import Verification
     from trimaran.engine.config import EngineConfig
+    from trimaran.kernels.wide_layers import parse_layers
 
     weights = _FORMATS.get(options.weight_format, options.weight_format)
     kv = _FORMATS.get(options.kv_cache_dtype, options.kv_cache_dtype)
@@ -94,6 +97,8 @@ def engine_config(options: ServeOptions, path: Path, name: str) -> "EngineConfig
             executor=options.executor,
             weight_format=None if weights is None else WeightFormat(weights),
             kv_format=None if kv is None else KVFormat(kv),
+            kv_cache_scales=options.kv_cache_scales,
+            kv_cache_dtype_skip_layers=parse_layers(options.kv_cache_dtype_skip_layers),
             activations=ActivationFormat(options.activations),
             max_model_len=options.max_model_len,
             max_num_seqs=options.max_num_seqs,

@@ -26,6 +26,8 @@ class EngineConfig:
     executor: str = "native"
     weight_format: WeightFormat | None = None  # None: the file's own grid, tensor by tensor
     kv_format: KVFormat | None = None  # None: see kv_format_beside
+    kv_cache_scales: str | None = None  # file of a static format's scales; None: see calibration.kv_ranges.find_scales
+    kv_cache_dtype_skip_layers: tuple[int | str, ...] = ()  # layers that stay bf16: numbers, and "sliding"
     activations: ActivationFormat = ActivationFormat.INT8
     max_model_len: int | None = None  # tokens of prompt and output; None: the model's context
     max_num_seqs: int = 64  # sequences that run at once

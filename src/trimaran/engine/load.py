@@ -18,6 +18,7 @@ from trimaran.kernels.open import EXECUTORS, open_executor
 from trimaran.kernels.program import Program
 from trimaran.kernels.step import Executor, ExecutorOptions
 from trimaran.kernels.weights import Weight
+from trimaran.kernels.wide_layers import describe_pages, keep_wide
 
 
 def load_engine(config: EngineConfig) -> Engine:
@@ -31,7 +32,7 @@ def load_engine(config: EngineConfig) -> Engine:
 
 
 def _load_null(config: EngineConfig) -> Engine:
-    program = config.null.program()
+    program = keep_wide(config.null.program(), config.kv_cache_dtype_skip_layers)
     kv_format = config.kv_format or KVFormat.BF16
     sizes = resolve_sizes(config, program.groups, kv_format, program.context, available_memory())
     executor = NullExecutor(program, {}, _options(config, sizes), config.null)
@@ -40,6 +41,7 @@ def _load_null(config: EngineConfig) -> Engine:
 
 
 def _load_model(config: EngineConfig) -> Engine:
+    from trimaran.calibration.kv_ranges import scales_for
     from trimaran.checkpoint import open_checkpoint
     from trimaran.checkpoint.verify import model_files
     from trimaran.models.load import load_weights
@@ -48,12 +50,14 @@ def _load_model(config: EngineConfig) -> Engine:
     path = Path(config.model)
     with open_checkpoint(path, model_files(path, config.verify, config.manifest_key)) as checkpoint:
         model = read_config(checkpoint)
-        program = build_program(model)
+        program = keep_wide(build_program(model), config.kv_cache_dtype_skip_layers)
         weights = load_weights(checkpoint, model, program, config.weight_format)
         kv_format = config.kv_format or kv_format_beside(weights, config.activations, program.groups)
+        scales = scales_for(kv_format, checkpoint, program, config.kv_cache_scales)
         sizes = resolve_sizes(config, program.groups, kv_format, program.context, available_memory())
         program = replace(program, context=sizes.context)
-        executor = open_executor(config.executor, program, weights, _options(config, sizes))
+        options = replace(_options(config, sizes), kv_scales=scales)
+        executor = open_executor(config.executor, program, weights, options)
         weight_format = _describe(weights)
         del weights  # views of the mapped file; the executor has its own copy
         checkpoint.release()
@@ -105,7 +109,7 @@ def _start(
         context=sizes.context,
         vocab=program.vocab,
         weight_format=weight_format,
-        kv_format=sizes.kv_format.value,
+        kv_format=describe_pages(sizes.kv_format, program.groups),
         executor=executor.name,
         isa=executor.isa,
         threads=executor.threads,
@@ -129,6 +133,8 @@ def _start(
         weight_format,
         config.activations,
         sizes.kv_format,
+        executor.layout.groups,
+        executor.layout.scales,
         executor.name,
         executor.isa,
         config.page_size,

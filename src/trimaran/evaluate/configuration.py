@@ -5,6 +5,7 @@ from pathlib import Path
 
 from trimaran.base.errors import ConfigError
 from trimaran.base.formats import ActivationFormat, KVFormat, WeightFormat
+from trimaran.calibration.kv_ranges import scales_for
 from trimaran.checkpoint import open_checkpoint
 from trimaran.engine.sizing import kv_format_beside
 from trimaran.evaluate.sequences import Sequences
@@ -73,7 +74,9 @@ def _open(configuration: Configuration, formats: Formats, longest: int) -> tuple
                 f"a sequence has {longest} tokens; {formats.model.name} has a context of {program.context}"
             )
         weights = load_weights(checkpoint, model, program, formats.weights)
+        held = dict.fromkeys(each.kv for each in (formats, configuration.formats) if each.kv is not None)
         options = ExecutorOptions(
+            kv_scales=tuple(found for fmt in held for found in scales_for(fmt, checkpoint, program, None)),
             kv_format=formats.kv or kv_format_beside(weights, configuration.activations, program.groups),
             activations=configuration.activations,
             num_pages=1 + -(-max(longest, POOL) // PAGE),

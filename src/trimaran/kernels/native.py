@@ -20,10 +20,10 @@ from trimaran.base.formats import (
 )
 from trimaran.kernels.bounds import Bounds
 from trimaran.kernels.dequantise import dequantise
+from trimaran.kernels.kv_scales import scales_of
 from trimaran.kernels.native_lowering import GATED, FusedExperts, FusedLinear, Lowered, Slots, lower, plan_slots
 from trimaran.kernels.native_profile import Profile
 from trimaran.kernels.native_shapes import check_shapes
-from trimaran.kernels.page_layout import PageLayout
 from trimaran.kernels.program import (
     Add,
     Attention,
@@ -79,8 +79,9 @@ class NativeExecutor:
         self.threads = options.threads or len(os.sched_getaffinity(0))
         self.num_pages = tuple(map(options.pages_of, range(len(program.groups))))
         self.page_size = options.page_size
-        self.layout = PageLayout(self.name, options.kv_format, options.page_size, program.groups)
+        self.layout = options.layout(self.name, program.groups)
         self._vocab = program.vocab
+        self._kv_scales = options.kv_scales
         try:
             core = _Assembly(program, weights, options, self.isa, self.threads).core
             if options.pin_threads:
@@ -132,6 +133,7 @@ class NativeExecutor:
         """See ``Executor.export_pages``."""
         self.layout.check_pages(self.num_pages, group, pages)
         size = self.layout.converted(page_format).page_bytes(group)
+        scales_of(self._kv_scales, page_format, group)  # raises where there are none
         data = np.zeros((len(pages), size), np.uint8)  # int4 leaves gaps
         self._idle_core().export_pages(group, np.ascontiguousarray(pages), page_format, data)
         return data
@@ -226,7 +228,12 @@ class _Assembly:
         for cache in group.caches:
             match cache:
                 case HeadsCache():
-                    added = self.core.add_heads_cache(number, cache.layers, cache.kv_heads, cache.head_dim)
+                    added = self.core.add_heads_cache(
+                        number, cache.layers, cache.kv_heads, cache.head_dim, list(cache.wide)
+                    )
+                    for scales in options.kv_scales:
+                        if (of_group := scales.groups[number]) is not None:
+                            self.core.set_scales(added, scales.fmt, np.ascontiguousarray(of_group))
                     self._head_caches[number] = added
                 case LatentCache():
                     added = self.core.add_latent_cache(number, cache.layers, cache.latent, cache.rope)

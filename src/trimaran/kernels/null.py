@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from trimaran.base.formats import CacheGroup, HeadsCache, KVFormat
-from trimaran.kernels.page_layout import PageLayout
 from trimaran.kernels.program import Program
 from trimaran.kernels.step import ExecutorOptions, InOnePiece, Int32, StepInputs, StepOutputs, UInt8
 from trimaran.kernels.weights import Weight
@@ -40,12 +39,12 @@ class NullModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     eos_one_in: int = 32
 
     def program(self) -> Program:
-        """A program without ops; a token's cache entry is its own id."""
+        """A program without ops; a token's cache entry is its own id, which 4 bytes have room for in every format."""
         return Program(
             family="null",
             ops=(),
             weights={},
-            groups=tuple(CacheGroup((HeadsCache(layers=1, kv_heads=1, head_dim=1),), w) for w in self.windows),
+            groups=tuple(CacheGroup((HeadsCache(layers=1, kv_heads=1, head_dim=2),), w) for w in self.windows),
             vocab=self.vocab,
             hidden=1,
             context=self.context,
@@ -71,7 +70,7 @@ class NullExecutor(InOnePiece):
         self.model = model or NullModel(vocab=program.vocab, context=program.context)
         self.num_pages = tuple(options.pages_of(number) for number in range(len(program.groups)))
         self.page_size = options.page_size
-        self.layout = PageLayout(self.name, options.kv_format, options.page_size, program.groups)
+        self.layout = options.layout(self.name, program.groups)
         self._options = options
         self._windows = [group.window for group in program.groups]
         self._pages = [np.full((pages, options.page_size), -1, np.int32) for pages in self.num_pages]

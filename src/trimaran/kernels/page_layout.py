@@ -25,6 +25,7 @@ class PageLayout:
     page_format: KVFormat
     page_size: int  # tokens
     groups: tuple[CacheGroup, ...]
+    scales: tuple[tuple[KVFormat, str], ...] = ()  # digests of what static formats have beside their pages
     version: int = LAYOUT_VERSION
 
     def page_bytes(self, group: int) -> int:
@@ -38,7 +39,10 @@ class PageLayout:
     def check_same(self, theirs: "PageLayout") -> None:
         """Raises ``TransferError`` naming the first thing that differs from ``theirs``."""
         for name, mine in vars(self).items():
-            if (other := getattr(theirs, name)) != mine:
+            other = getattr(theirs, name)
+            if name == "scales":  # only those of the pages' own format matter
+                mine, other = dict(self.scales).get(self.page_format), dict(theirs.scales).get(self.page_format)
+            if other != mine:
                 what = name.replace("_", " ")
                 raise TransferError(f"pages of another layout: their {what} is {other}, ours is {mine}")
 

@@ -9,7 +9,6 @@ from trimaran.base.formats import ActivationFormat, HeadsCache, IndexCache, KVFo
 from trimaran.kernels import reference_latent
 from trimaran.kernels import reference_ops as ops
 from trimaran.kernels.dequantise import dequantise
-from trimaran.kernels.page_layout import PageLayout
 from trimaran.kernels.program import (
     Add,
     Attention,
@@ -62,7 +61,7 @@ class ReferenceExecutor(InOnePiece):
         self.threads = len(os.sched_getaffinity(0))
         self.num_pages = tuple(map(options.pages_of, range(len(program.groups))))
         self.page_size = options.page_size
-        self.layout = PageLayout(self.name, options.kv_format, options.page_size, program.groups)
+        self.layout = options.layout(self.name, program.groups)
         self._program = program
         self._options = options
         self._compute = compute
@@ -81,13 +80,13 @@ class ReferenceExecutor(InOnePiece):
             for cache in group.caches:
                 match cache:
                     case HeadsCache():
-                        self._heads[g] = HeadsPages(cache, options.pages_of(g), options, compute)
+                        self._heads[g] = HeadsPages(cache, g, options.pages_of(g), options, compute)
                         self._pages[g].append(self._heads[g])
                     case LatentCache():
-                        self._latents[g] = LatentPages(cache, options.pages_of(g), options, compute)
+                        self._latents[g] = LatentPages(cache, g, options.pages_of(g), options, compute)
                         self._pages[g].append(self._latents[g])
                     case IndexCache():
-                        self._indices[g] = IndexPages(cache, options.pages_of(g), options, compute)
+                        self._indices[g] = IndexPages(cache, g, options.pages_of(g), options, compute)
                         self._pages[g].append(self._indices[g])
         self.kv_bytes = sum(pages.nbytes for caches in self._pages for pages in caches)
         self._last_reads = last_reads(program.ops)
@@ -183,7 +182,8 @@ class ReferenceExecutor(InOnePiece):
         q, k, v = np.split(heads, [op.heads, op.heads + op.kv_heads], axis=1)
         q, k = self._head_norm(q, op.q_norm), self._head_norm(k, op.k_norm)
         out = np.empty_like(q)
-        pages, fmt = self._heads[op.group], self._options.kv_format
+        pages = self._heads[op.group]
+        fmt = pages.format_of(op.layer)
         for rows, positions, table, cos, sin in self._sequences(op, step):
             context = int(positions[0])
             pages.write(op.layer, KEYS, table, positions, ops.rotate(k[rows], cos, sin))
@@ -205,7 +205,7 @@ class ReferenceExecutor(InOnePiece):
                     row[:] = ops.attend_integers(query, keys[seen], values[seen], scales, op.scale, begin)
                 else:
                     row[:] = ops.attend(query, keys[seen], values[seen], op.scale)
-        if fmt.values is KVFormat.INT4:
+        if fmt.turned_values:
             out = ops.hadamard(out, hadamard_width(op.head_dim))
         return out.reshape(len(qkv), -1)
 

@@ -128,6 +128,20 @@ def to_e4m3(x: Array) -> tuple[Array, Array]:
     return x * np.divide(448, absmax, out=np.zeros_like(absmax), where=absmax > 0), absmax[..., 0] / 448
 
 
+NOT_FINITE = -128  # what an int8 of a static format is for a number that is not finite
+
+
+def clip_to_int8(x: Array, scale: Array) -> Array:
+    """``x`` as integers -127..127, times ``scale``; what lies beyond is clipped, what is not finite ``NOT_FINITE``."""
+    q = np.rint(x * (1 / scale)).clip(-127, 127)
+    return np.where(np.isfinite(x), q, NOT_FINITE)
+
+
+def clip_to_e4m3(x: Array, scale: Array) -> Array:
+    """``x`` within what e4m3 can hold, not yet rounded, times ``scale``; what is not finite is NaN."""
+    return np.where(np.isfinite(x), (x * (1 / scale)).clip(-448, 448), np.nan)
+
+
 def attend_integers(q: Array, keys: Array, values: Array, value_scales: Array, scale: float, first: int = 0) -> Array:
     """``attend`` over pages of integers: ``keys`` after ``hadamard`` and times their scales, ``values`` without.
 

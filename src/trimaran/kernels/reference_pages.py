@@ -15,6 +15,7 @@ import numpy as np
 from trimaran.base.errors import UnsupportedError
 from trimaran.base.formats import GROUP, Cache, HeadsCache, IndexCache, KVFormat, LatentCache, hadamard_width
 from trimaran.kernels import reference_ops as ops
+from trimaran.kernels.kv_scales import scales_of
 from trimaran.kernels.reference_ops import Array
 from trimaran.kernels.step import ExecutorOptions, Int32, UInt8
 
@@ -23,6 +24,8 @@ _PAGE_TYPES = {
     KVFormat.BF16: ml_dtypes.bfloat16,
     KVFormat.FP8: ml_dtypes.float8_e4m3fn,
     KVFormat.INT8: np.int8,
+    KVFormat.FP8_STATIC: ml_dtypes.float8_e4m3fn,
+    KVFormat.INT8_STATIC: np.int8,
 }
 _ROUNDING = {KVFormat.FP8: ops.to_e4m3, KVFormat.INT8: ops.to_int8}
 KEYS, VALUES = 0, 1
@@ -54,8 +57,11 @@ class _Store(ABC):
 class CachePages(ABC):
     """The pages of one cache, held as ``options`` say; ``compute`` is the type that they are widened to when read."""
 
-    def __init__(self, cache: Cache, pages: int, options: ExecutorOptions, compute: type[np.floating]) -> None:
+    def __init__(
+        self, cache: Cache, group: int, pages: int, options: ExecutorOptions, compute: type[np.floating]
+    ) -> None:
         self._cache = cache
+        self._group = group
         self._options = options
         self._compute = compute
         self._page_size = options.page_size
@@ -73,7 +79,7 @@ class CachePages(ABC):
         if page_format is self._options.kv_format:
             return np.concatenate([_bytes(array[pages]) for array in self._arrays], axis=1)
         options = replace(self._options, kv_format=page_format)
-        made = type(self)(self._cache, len(pages), options, self._compute)
+        made = type(self)(self._cache, self._group, len(pages), options, self._compute)
         for mine, theirs in zip(self.stores, made.stores, strict=True):
             mine.convert(pages, theirs)
         return np.concatenate([_bytes(array) for array in made._arrays], axis=1)
@@ -97,19 +103,33 @@ class CachePages(ABC):
 
 
 class HeadsPages(CachePages):
-    """Keys and values."""
+    """Keys and values; layers of one format lie together."""
 
     _cache: HeadsCache
 
     def _make(self, shape: tuple[int, ...]) -> tuple[_Store, ...]:
-        shape = (*shape, self._cache.kv_heads, self._cache.head_dim)
-        fmt = self._options.kv_format
-        self._parts = (_Vectors(shape, fmt.keys, self._compute, keys=True), _Vectors(shape, fmt.values, self._compute))
-        return self._parts
+        cache, fmt, stores = self._cache, self._options.kv_format, []
+        pages, _, size = shape
+        narrow = tuple(layer for layer in range(cache.layers) if layer not in cache.wide)
+        self._places: dict[int, tuple[int, tuple[_Vectors, _Vectors]]] = {}  # of a layer: its number in the stores
+        for held, layers in ((fmt, narrow), (fmt.wider, cache.wide)):
+            vectors = (pages, len(layers), size, cache.kv_heads, cache.head_dim)
+            scales = scales_of(self._options.kv_scales, held, self._group)
+            static = [None, None] if scales is None else scales[:, list(layers), :, None]
+            keys = _Vectors(vectors, held.keys, self._compute, static[KEYS], keys=True)
+            values = _Vectors(vectors, held.values, self._compute, static[VALUES])
+            self._places |= {layer: (number, (keys, values)) for number, layer in enumerate(layers)}
+            stores += [keys, values] if layers else []
+        return tuple(stores)
+
+    def format_of(self, layer: int) -> KVFormat:
+        """What a layer's pages hold."""
+        return self._options.kv_format.wider if layer in self._cache.wide else self._options.kv_format
 
     def write(self, layer: int, part: int, table: Array, positions: Array, heads: Array) -> None:
         """Writes keys (``part`` 0) or values (1) ``[rows, kv_heads, head_dim]`` in page format."""
-        self._parts[part].put(self._at(layer, table, positions), heads)
+        number, parts = self._places[layer]
+        parts[part].put(self._at(number, table, positions), heads)
 
     def read(self, layer: int, part: int, table: Array, first: int, end: int) -> tuple[Array, Array]:
         """Keys or values of positions ``first:end`` ``[tokens, kv_heads, head_dim]`` in page format widened to the
@@ -117,24 +137,33 @@ class HeadsPages(CachePages):
         skipped = first // self._page_size
         pages = table[skipped : -(-end // self._page_size)]
         tokens = slice(first - skipped * self._page_size, end - skipped * self._page_size)
-        codes, scales = self._parts[part].read((pages, layer))  # [pages, page_size, kv_heads, head_dim]
+        number, parts = self._places[layer]
+        codes, scales = parts[part].read((pages, number))  # [pages, page_size, kv_heads, head_dim]
         return codes.reshape(-1, *codes.shape[2:])[tokens], scales.reshape(-1, *scales.shape[2:])[tokens]
 
 
 class _Vectors(_Store):
     """The keys or the values of heads: what the format makes of ``[..., head_dim]``, and a scale for each vector.
 
-    ``int4`` is two numbers a byte, and of keys a scale and a minimum for every ``GROUP`` dimensions.
+    ``int4`` is two numbers a byte, and of keys a scale and a minimum for every ``GROUP`` dimensions. The scales of a
+    static format are ``static`` ``[layers, kv_heads, 1]``; a number that is not finite is NaN there, in int8 -128.
     """
 
     def __init__(
-        self, shape: tuple[int, ...], fmt: KVFormat, compute: type[np.floating], *, keys: bool = False
+        self,
+        shape: tuple[int, ...],
+        fmt: KVFormat,
+        compute: type[np.floating],
+        static: Array | None = None,
+        *,
+        keys: bool = False,
     ) -> None:
         self.fmt = fmt
+        self._static = static
         self._keys = keys
         self._compute = compute
         self._dims = shape[-1]
-        self._width = hadamard_width(shape[-1]) if fmt is KVFormat.INT4 or (fmt.integer and keys) else 1
+        self._width = hadamard_width(shape[-1]) if (fmt.integer if keys else fmt.turned_values) else 1
         if fmt is KVFormat.INT4:
             groups = -(-shape[-1] // GROUP)
             terms = (groups, 2) if keys else (1,)
@@ -154,10 +183,19 @@ class _Vectors(_Store):
             self.arrays[0][at] = _pack(codes)
             self.arrays[1][at] = scales
             return
-        if self.fmt in _ROUNDING:
+        if self._static is not None:
+            clip = ops.clip_to_int8 if self.fmt.integer else ops.clip_to_e4m3
+            numbers = clip(numbers, self._static_at(at).astype(numbers.dtype))
+        elif self.fmt in _ROUNDING:
             numbers, scales = _ROUNDING[self.fmt](numbers)
             self.arrays[1][at] = scales[..., None]
         self.arrays[0][at] = numbers.astype(self.arrays[0].dtype)
+
+    def _static_at(self, at: Any) -> Array:
+        """Static scales in the shape of numbers at an index of the arrays: of a layer, or of all of them."""
+        assert self._static is not None
+        of_layer = isinstance(at, tuple) and len(at) > 1
+        return self._static[at[1]] if of_layer else self._static[:, None]
 
     def read(self, at: Any) -> tuple[Array, Array]:
         """What is held, of integers after their transform, and its scales ``[..., 1]``."""
@@ -169,8 +207,14 @@ class _Vectors(_Store):
                 return codes - 7.5, terms
             each = np.repeat(terms, GROUP, axis=-2)[..., : self._dims, :]  # [..., head_dim, 2]
             return codes * each[..., 0] + each[..., 1], np.ones((*codes.shape[:-1], 1), self._compute)
-        scales = self.arrays[1][at] if self.fmt in _ROUNDING else np.ones((*numbers.shape[:-1], 1))
-        return numbers.astype(self._compute), scales.astype(self._compute)
+        wide: Array = numbers.astype(self._compute)
+        if self._static is not None:
+            if self.fmt.integer:
+                wide[numbers == ops.NOT_FINITE] = np.nan
+            scales = np.broadcast_to(self._static_at(at), (*numbers.shape[:-1], 1))
+        else:
+            scales = self.arrays[1][at] if self.fmt in _ROUNDING else np.ones((*numbers.shape[:-1], 1))
+        return wide, scales.astype(self._compute)
 
     def widened(self, at: Any) -> Array:
         numbers, scales = self.read(at)

@@ -7,7 +7,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from trimaran.base.formats import ActivationFormat, KVFormat
+from trimaran.base.formats import ActivationFormat, CacheGroup, KVFormat
+from trimaran.kernels.kv_scales import KVScales
 from trimaran.kernels.page_layout import PageLayout
 
 Int32 = npt.NDArray[np.int32]
@@ -57,10 +58,16 @@ class ExecutorOptions:
     threads: int = 0  # 0: one per core that this process may use
     share_prefixes: bool = True  # attention reads pages once for all sequences of a step that share them; same bits
     pin_threads: bool = False  # tie all but the caller's to a core each, the first core being left to the caller
+    kv_scales: tuple[KVScales, ...] = ()  # of the static formats that pages have, or are exported in
 
     def pages_of(self, group: int) -> int:
         """Pages of cache group number ``group``, the null page included."""
         return self.num_pages if isinstance(self.num_pages, int) else self.num_pages[group]
+
+    def layout(self, executor: str, groups: tuple[CacheGroup, ...]) -> PageLayout:
+        """The layout of the pages of the executor called ``executor``."""
+        scales = tuple((each.fmt, each.digest) for each in self.kv_scales)
+        return PageLayout(executor, self.kv_format, self.page_size, groups, scales)
 
 
 class Executor(Protocol):

@@ -6,6 +6,7 @@ import numpy as np
 
 from trimaran.base.errors import CheckpointError, ConfigError
 from trimaran.base.formats import CacheGroup
+from trimaran.kernels.kv_scales import check_scales
 from trimaran.kernels.program import Program
 from trimaran.kernels.step import ExecutorOptions, Int32, StepInputs
 from trimaran.kernels.weights import Outliers, Weight
@@ -26,9 +27,10 @@ def check_options(options: ExecutorOptions) -> None:
 
 
 def check_pages(program: Program, options: ExecutorOptions) -> None:
-    """Raises ``ConfigError`` when one of the program's caches cannot have pages of the format."""
+    """Raises ``ConfigError`` when a cache of the program cannot have pages of the format, or scales are missing."""
     for group in program.groups:
         group.page_bytes(options.kv_format, options.page_size)
+    check_scales(options.kv_scales, options.kv_format, program.groups)
 
 
 def check_weights(program: Program, weights: Mapping[str, Weight]) -> None:

@@ -48,8 +48,9 @@ def cache_bytes(groups: tuple[CacheGroup, ...], recipe: CacheRecipe, gpus: int) 
 
 def _token_bytes(cache: Cache, recipe: CacheRecipe, gpus: int) -> float:
     match cache:
-        case HeadsCache(layers, kv_heads, head_dim):
-            return layers * 2 * ceil(kv_heads / gpus) * _vector(head_dim, recipe)
+        case HeadsCache(layers, kv_heads, head_dim, wide):
+            narrow = (layers - len(wide)) * _vector(head_dim, recipe)
+            return 2 * ceil(kv_heads / gpus) * (narrow + len(wide) * _vector(head_dim, CacheRecipe.BF16))
         case LatentCache(layers, latent, rope):
             key_part = CacheRecipe.BF16 if recipe is CacheRecipe.INT4 else recipe
             return layers * (_vector(latent, recipe) + _vector(rope, key_part))

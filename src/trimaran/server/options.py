@@ -17,7 +17,19 @@ NotNegative = Annotated[int, msgspec.Meta(ge=0)]
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
 
-KV_SPELLINGS = ("auto", "bf16", "bfloat16", "fp32", "float32", "fp8", "int8", "int4", "int8/int4")
+KV_SPELLINGS = (
+    "auto",
+    "bf16",
+    "bfloat16",
+    "fp32",
+    "float32",
+    "fp8",
+    "int8",
+    "int4",
+    "int8/int4",
+    "fp8-static",
+    "int8-static",
+)
 WEIGHT_SPELLINGS = ("auto", "bf16", "bfloat16", "fp32", "float32", "int8", "int4", "int4z")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -56,6 +68,14 @@ class ServeOptions:
         "auto",
         "how keys and values are held; auto: int8 beside quantised weights (heads of 128 at most), else bf16",
         choices=KV_SPELLINGS,
+    )
+    kv_cache_scales: str | None = option(
+        None,
+        "scales for the static formats, from `trimaran calibrate`; default: the model's own, else those in the cache",
+        metavar="FILE",
+    )
+    kv_cache_dtype_skip_layers: str = option(
+        "", "layers that stay bf16 whatever --kv-cache-dtype says: numbers and the word sliding", metavar="0,1,sliding"
     )
     kv_cache_memory_bytes: Positive | None = option(
         None,
