@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         options = ExecutorOptions(fmt, num_pages=pages + 1, page_size=PAGE, max_rows=ROWS, threads=arguments.threads)
         return open_executor("native", program, weights, options)
 
-    executors = {fmt: executor(fmt) for fmt in KVFormat}
+    executors = {fmt: executor(fmt) for fmt in KVFormat if not fmt.static}  # those want scales
     table = np.arange(1, pages + 1, dtype=np.int32)[None]
     tables = (table,) * len(program.groups)
     wide = executors[KVFormat.BF16]
