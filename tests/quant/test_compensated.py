@@ -2,9 +2,10 @@
 
 import ml_dtypes
 import numpy as np
+import pytest
 
 from trimaran.quant import symmetric
-from trimaran.quant.compensated import compensate, factor
+from trimaran.quant.compensated import DAMPING, compensate, factor
 from trimaran.quant.packed import to_bf16
 
 RANDOM = np.random.default_rng(0)
@@ -25,10 +26,18 @@ def off(x: np.ndarray, weights: np.ndarray) -> float:
 def test_the_factor_is_of_the_inverse() -> None:
     x = correlated(400, 200)
     moments = x.T @ x
+    damped = moments + DAMPING * np.diagonal(moments).mean() * np.eye(200)
     upper = factor(moments, np.arange(200)).upper.astype(np.float64)
-    damped = moments + 0.01 * np.diagonal(moments).mean() * np.eye(200)
     np.testing.assert_allclose(upper.T @ upper @ damped, np.eye(200), atol=2e-3)
     np.testing.assert_array_equal(np.tril(upper, -1), 0)
+
+
+def test_the_order_is_that_of_the_factor_and_strips_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = correlated(900, 300)
+    order = RANDOM.permutation(300)
+    once = factor(x.T @ x, order).upper
+    monkeypatch.setattr("trimaran.quant.compensated._STRIP", 50)
+    np.testing.assert_allclose(factor(x[:, order].T @ x[:, order], np.arange(300)).upper, once, atol=1e-4)
 
 
 def test_outputs_for_tokens_not_seen_are_a_third_off_of_what_rounding_leaves() -> None:

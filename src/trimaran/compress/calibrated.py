@@ -53,6 +53,7 @@ def fill_calibrated(
     cfg = read_config(source.checkpoint)
     program = build_program(cfg)
     wanted = {text_name(item.tensor.name): item for item in items if item.kept is None}
+    report(0, done.bytes_after)
     with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as threads:
         weights = _Compressing(source, cfg, program, wanted, recipe, shards, done, report, threads)
         most = max(1, _ACTIVATIONS // token_bytes(program) // LENGTH)
@@ -171,7 +172,7 @@ class _Piece:
 
 @dataclass(frozen=True)
 class _Inputs:
-    """What a matrix is multiplied with: ``factor`` is of most tokens, or ``None`` where they are few."""
+    """What a matrix is multiplied with: ``factor`` is of most tokens; ``None`` where they are few or make none."""
 
     factor: Factor | None
     held_out: Float32
@@ -184,7 +185,10 @@ class _Inputs:
         cut = len(inputs) - len(inputs) // _HELD_OUT
         seen = weighed[:cut]
         moments = seen.T @ seen
-        return cls(factor(moments, recipe.order(moments)), weighed[cut:])
+        try:
+            return cls(factor(moments, recipe.order(moments)), weighed[cut:])
+        except np.linalg.LinAlgError:
+            return cls(None, weighed[cut:])
 
 
 def _weighed(inputs: Float32) -> Float32:

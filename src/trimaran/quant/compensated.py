@@ -15,7 +15,9 @@ from trimaran.kernels.step import Float32
 from trimaran.quant import symmetric
 from trimaran.quant.symmetric import OnGrid, Rounded
 
-DAMPING = 0.01  # of the mean of the moments' diagonal is added to it
+DAMPING = (
+    0.05  # of the mean of the diagonal is added to it: some thousands of tokens say no more of thousands of inputs
+)
 
 
 Places = npt.NDArray[np.intp]
@@ -32,44 +34,46 @@ class Factor:
 def factor(moments: Float32, order: Places) -> Factor:
     """The factor of ``moments`` ``[inputs, inputs]``, X^T X of what a matrix is multiplied with.
 
-    They must be finite, and need no full rank. ``order`` is that in which inputs are rounded.
+    They must be finite, need no full rank, and are used up: their memory may become the factor's. ``order`` is that in
+    which inputs are rounded. Raises ``numpy.linalg.LinAlgError`` where float32 is too coarse for such moments.
     """
-    return Factor(_factor(moments[np.ix_(order, order)]), order)
+    upper = moments if (order == np.arange(len(order))).all() else moments[np.ix_(order, order)]
+    diagonal = np.einsum("ii->i", upper)
+    diagonal += np.float32(DAMPING * float(diagonal.mean(dtype=np.float64)) or 1)
+    _split(upper)
+    _invert(upper)
+    return Factor(upper, order)
 
 
-def _factor(moments: Float32) -> Float32:
-    diagonal = np.diagonal(moments)
-    damping = DAMPING * float(diagonal.mean(dtype=np.float64)) or 1.0
-    for _ in range(_TRIES):
-        damped = moments[::-1, ::-1].copy()
-        np.einsum("ii->i", damped)[:] += np.float32(damping)
-        try:
-            lower = np.linalg.cholesky(damped)
-        except np.linalg.LinAlgError:
-            damping *= 10
-            continue
-        return _inverse(np.ascontiguousarray(lower[::-1, ::-1]))
-    raise AssertionError("moments that are finite have a factor")
+def _split(moments: Float32) -> None:
+    """Makes of them, in their place, the upper triangular R with ``R @ R.T`` the moments, the last rows first."""
+    for start in reversed(range(0, len(moments), _BLOCK)):
+        block = slice(start, start + _BLOCK)
+        corner = np.linalg.cholesky(moments[block, block][::-1, ::-1])[::-1, ::-1]
+        beside = moments[:start, block] @ np.linalg.inv(corner).T
+        for at in range(0, start, _STRIP):
+            moments[at : min(at + _STRIP, start), :start] -= beside[at : at + _STRIP] @ beside.T
+        moments[block, :start] = 0
+        moments[block, block], moments[:start, block] = corner, beside
 
 
-_TRIES = 8
-
-
-def _inverse(upper: Float32) -> Float32:
-    """Of an upper triangular matrix."""
+def _invert(upper: Float32) -> None:
+    """Inverts an upper triangular matrix in its place."""
     size = len(upper)
-    if size <= _LEAF:
-        inverse: Float32 = np.linalg.inv(upper)
-        return inverse
+    if size <= _BLOCK:
+        upper[:] = np.triu(np.linalg.inv(upper))
+        return
     half = size // 2
-    out = np.zeros_like(upper)
-    out[:half, :half] = _inverse(upper[:half, :half])
-    out[half:, half:] = _inverse(upper[half:, half:])
-    out[:half, half:] = -out[:half, :half] @ (upper[:half, half:] @ out[half:, half:])
-    return out
+    _invert(upper[:half, :half])
+    _invert(upper[half:, half:])
+    for at in range(0, half, _STRIP):
+        strip = slice(at, min(at + _STRIP, half))
+        upper[strip, half:] = upper[strip, half:] @ upper[half:, half:]
+    upper[:half, half:] = -upper[:half, :half] @ upper[:half, half:]
 
 
-_LEAF = 128
+_BLOCK = 128
+_STRIP = 1024  # rows that are changed at a time
 
 
 def compensate(values: Float32, factor: Factor, group: int, on_grid: OnGrid) -> Rounded:
