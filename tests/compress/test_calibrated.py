@@ -4,10 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.models.families import golden, write_checkpoint
-from tests.models.running import load_path, run
+from tests.calibration.test_forward import logits_of
+from tests.models.families import write_checkpoint
 
-from trimaran.base.formats import WeightFormat
 from trimaran.checkpoint import open_checkpoint
 from trimaran.compress.codebook import Codebook
 from trimaran.compress.plan import Report
@@ -15,6 +14,7 @@ from trimaran.compress.recipe import CompensatingRecipe, Int4
 from trimaran.compress.run import compress
 
 TEXTS = [[np.random.default_rng(seed).integers(0, 128, 80).tolist() for seed in range(10)]]
+FRESH = [np.random.default_rng(100 + seed).integers(0, 128, 80).tolist() for seed in range(8)]
 
 
 def compressed(source: Path, recipe: CompensatingRecipe, folder: Path, texts: list[list[list[int]]]) -> Report:
@@ -32,9 +32,5 @@ def test_it_is_closer_to_the_source_and_looks_the_same(
     assert (done.matrices, done.bytes_after, done.kept) == (plain.matrices, plain.bytes_after, plain.kept)
     assert done.norm == pytest.approx(plain.norm)
     assert done.outputs_error < most * done.outputs_alone
-    tokens = golden(name)["tokens"]
-    exact, rounded, ours = (
-        run(load_path(tmp_path / folder, WeightFormat.FP32), "reference", tokens, [len(tokens)])
-        for folder in ("source", "False", "True")
-    )
-    assert np.square(ours - exact).sum() < 0.97 * np.square(rounded - exact).sum()
+    exact, rounded, ours = (logits_of(tmp_path / folder, FRESH) for folder in ("source", "False", "True"))
+    assert np.square(ours - exact).sum() < 0.95 * np.square(rounded - exact).sum()
