@@ -8,6 +8,8 @@ import pytest
 from tests.evaluate.tiny import write_tiny
 from typer.testing import CliRunner, Result
 
+from trimaran.calibration.kv_ranges import measure_ranges, write_ranges
+from trimaran.checkpoint import open_checkpoint
 from trimaran.cli.app import app
 
 
@@ -96,6 +98,27 @@ def test_prefill_in_one_format_and_decode_in_another(model: str, data: str) -> N
     mixed = json.loads(done.stdout)["costs"][0]["divergence"]
     assert mixed["first_mean"] > 0
     assert set(mixed["texts"]) == {f"{name} from {at}" for name in ("code", "gsm8k", "verse") for at in (10, 20, 30)}
+
+
+def test_layers_that_stay_bf16_cost_nothing(model: str) -> None:
+    pages = ("--only", "kl", "--kv-cache-dtype", "int4", "--max-kl", "0")
+    assert quality(model, *pages, "--kv-cache-dtype-skip-layers", "1").exit_code == 1
+    assert quality(model, *pages, "--kv-cache-dtype-skip-layers", "0,1").exit_code == 0
+
+
+def test_static_scales_are_calibrated_first(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRIMARAN_HOME", str(tmp_path))
+    pages = ("--only", "kl", "--kv-cache-dtype", "int8-static")
+    refused = quality(model, *pages)
+    assert refused.exit_code == 2
+    assert "trimaran calibrate" in refused.stderr
+    with open_checkpoint(Path(model)) as checkpoint:
+        write_ranges(tmp_path / "ranges.json", measure_ranges(checkpoint, [list(range(90))]))
+    scales = ("--kv-cache-scales", str(tmp_path / "ranges.json"))
+    one = json.loads(quality(model, *pages, *scales, "--json").stdout)["costs"][0]["divergence"]
+    assert 0 < one["mean"] < 1
+    mixed = quality(model, *pages, *scales, "--prefill-kv-cache-dtype", "bf16", "--json")
+    assert 0 < json.loads(mixed.stdout)["costs"][0]["divergence"]["first_mean"] < 1
 
 
 def test_a_text_of_ones_own(model: str, tmp_path: Path) -> None:

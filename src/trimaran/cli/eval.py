@@ -13,6 +13,7 @@ from trimaran.cli.flags import Pages, Weights
 
 if TYPE_CHECKING:
     from trimaran.evaluate.configuration import Formats
+    from trimaran.kernels.wide_layers import Layer
     from trimaran.text.tokenizer import Tokenizer
 
 app = typer.Typer(no_args_is_help=True, help="Measure what a configuration costs in quality.")
@@ -35,6 +36,8 @@ def quality(
         list[Pages] | None,
         typer.Option("--kv-cache-dtype", help="As for serve; several (repeatable) are measured in turn."),
     ] = None,
+    kv_cache_scales: flags.KVCacheScales = None,
+    kv_cache_dtype_skip_layers: flags.KVSkipLayers = "",
     prefill: Annotated[
         str | None,
         typer.Option(
@@ -105,6 +108,7 @@ def quality(
     from trimaran.evaluate.report import Limits, to_json, to_text
     from trimaran.evaluate.run import measure
     from trimaran.evaluate.suite import SECTIONS, prepare, require_same_tokens
+    from trimaran.kernels.wide_layers import parse_layers
 
     sections = [each.strip() for each in only.split(",")]
     if unknown := [each for each in sections if each not in SECTIONS]:
@@ -120,10 +124,12 @@ def quality(
     other = opened if against is None else _open(against, offline)
     in_two = prefill is not None or prefill_weight_format is not None or prefill_kv_cache_dtype is not None
     prefiller = _open(prefill, offline).path if prefill is not None else opened.path
+    skipped = parse_layers(kv_cache_dtype_skip_layers)
     candidates = []
     for pages in kv_cache_dtype or [Pages.AUTO]:
-        formats = _formats(opened.path, weight_format, pages)
-        first = _formats(prefiller, prefill_weight_format or weight_format, prefill_kv_cache_dtype or pages)
+        formats = _formats(opened.path, weight_format, pages, kv_cache_scales, skipped)
+        first_pages = prefill_kv_cache_dtype or pages
+        first = _formats(prefiller, prefill_weight_format or weight_format, first_pages, kv_cache_scales, skipped)
         candidates.append(replace(blank, name=pages.value, formats=formats, prefill=first if in_two else None))
     held = _formats(other.path, against_weight_format, against_kv_cache_dtype)
     reference = replace(blank, name="reference", formats=held)
@@ -174,12 +180,17 @@ def _open(model: str, offline: bool) -> _Opened:
         return _Opened(path, open_tokenizer(checkpoint), config.context, config.eos_ids)
 
 
-def _formats(path: Path, weights: Weights, pages: Pages) -> "Formats":
+def _formats(
+    path: Path, weights: Weights, pages: Pages, scales: str | None = None, skip_layers: "tuple[Layer, ...]" = ()
+) -> "Formats":
     from trimaran.base.formats import KVFormat, WeightFormat
     from trimaran.evaluate.configuration import Formats
 
+    kv = None if pages is Pages.AUTO else KVFormat(pages.value)
     return Formats(
         path,
         None if weights is Weights.AUTO else WeightFormat(weights.value),
-        None if pages is Pages.AUTO else KVFormat(pages.value),
+        kv,
+        scales if kv is not None and kv.static else None,
+        skip_layers,
     )
