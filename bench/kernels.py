@@ -18,12 +18,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from trimaran import _native
-from trimaran.base.formats import GROUP, WeightFormat
+from trimaran.base.formats import FP8_BLOCK, GROUP, WeightFormat
 from trimaran.bench.machine import ForeignLoad, Machine, usable_cores
-from trimaran.kernels.native import choose_isa
+from trimaran.kernels.native import canonical_arrays, choose_isa
+from trimaran.kernels.weights import Outliers, Weight
 
 FOOTPRINT = 64 << 20  # bytes of all copies together
 PASS_SECONDS = 0.15  # of measuring per figure
+OUTLIERS = 0.0045  # of all numbers, as SqueezeLLM has them
 VOCAB = 64  # rows of the little table that inputs are read from
 
 
@@ -52,7 +54,10 @@ class Layers:
     def __init__(self, shape: Shape, fmt: WeightFormat, rows: int, threads: int) -> None:
         paired = shape.epilogue == "swiglu"
         head = shape.epilogue == "logits" and fmt is WeightFormat.INT8
+        weight = random_weight(fmt, shape.n, shape.k)
         self.bytes = _native.matrix_bytes(fmt, shape.n, shape.k, paired, head)
+        if weight.outliers is not None:
+            self.bytes += _native.outlier_bytes(1, shape.n, paired, len(weight.outliers.values))
         self.copies = max(1, FOOTPRINT // self.bytes)
         table = np.random.default_rng(0).standard_normal((VOCAB, shape.k), np.float32)
         core = _native.Program(
@@ -69,12 +74,13 @@ class Layers:
         )
         x = core.add_buffer(shape.k, False)
         out = core.add_buffer(shape.n // 2 if paired else shape.n, False)
-        core.embed(x, core.add_matrix("fp32", VOCAB, shape.k, table.view(np.uint8), None, None, False, False), 1.0)
+        inputs = Weight("inputs", WeightFormat.FP32, table.shape, table)
+        core.embed(x, core.add_matrix(canonical_arrays(inputs), False, False), 1.0)
         for i in range(self.copies):
             core.linear(
                 out=out,
                 x=x,
-                weight=core.add_matrix(fmt, shape.n, shape.k, *random_weights(fmt, shape.n, shape.k), paired, head),
+                weight=core.add_matrix(canonical_arrays(weight), paired, head),
                 bias=-1,
                 norm=-1,
                 eps=0.0,
@@ -108,19 +114,33 @@ class Layers:
         return statistics.median(passes[1:]) / self.copies
 
 
-Terms = np.ndarray[tuple[int, int], np.dtype[np.uint16]] | None
-
-
-def random_weights(fmt: WeightFormat, n: int, k: int) -> tuple[np.ndarray, Terms, Terms]:
-    """Canonical arrays of a matrix; the integers are random, the scales all alike."""
+def random_weight(fmt: WeightFormat, n: int, k: int) -> Weight:
+    """A matrix of random codes whose scales are all alike; codebooks have ``OUTLIERS`` of its numbers beside them."""
     rng = np.random.default_rng(n + k)
     if not fmt.quantised:
         values = rng.standard_normal((n, k), np.float32)
         bits = values if fmt is WeightFormat.FP32 else (values.view(np.uint32) >> 16).astype(np.uint16)
-        return bits.view(np.uint8), None, None
+        return Weight("w", fmt, (n, k), bits)
+    if fmt is WeightFormat.FP8:
+        codes = rng.integers(0, 127, (n, k), np.uint8)
+        return Weight("w", fmt, (n, k), codes, np.full((n, -(-k // FP8_BLOCK)), 0.01, np.float32))
     data = rng.integers(0, 256, (n, k if fmt is WeightFormat.INT8 else k // 2), np.uint8)
-    scale = np.full((n, k // GROUP), np.float16(0.01)).view(np.uint16)
-    return data, scale, scale if fmt is WeightFormat.INT4Z else None
+    if fmt.levels:
+        codebook = np.sort(rng.integers(-127, 128, (n, fmt.levels)).astype(np.int8), axis=1)
+        return Weight(
+            "w", fmt, (n, k), data & _CODES[fmt], np.full(n, 0.01, np.float16), None, codebook, outliers(n, k)
+        )
+    scale = np.full((n, k // GROUP), 0.01, np.float16)
+    return Weight("w", fmt, (n, k), data, scale, scale if fmt is WeightFormat.INT4Z else None)
+
+
+_CODES = {WeightFormat.CODEBOOK4: np.uint8(0xFF), WeightFormat.CODEBOOK3: np.uint8(0x77)}
+
+
+def outliers(n: int, k: int) -> Outliers:
+    each = round(OUTLIERS * k)
+    columns = np.tile(np.linspace(0, k - 1, each).astype(np.int32), n)
+    return Outliers(np.arange(0, n * each + 1, each, dtype=np.int32), columns, np.full(n * each, 0.5, np.float16))
 
 
 def main() -> None:
@@ -131,7 +151,7 @@ def main() -> None:
     options = parser.parse_args()
     machine = Machine(options.threads)
     print(f"{choose_isa(os.environ)}, {options.threads} threads, {machine.describe()}")
-    print(f"{'layer':9}{'format':7}{'rows':>5}{'us':>10}{'GB/s':>8}{'GOP/s':>8}{'of floor':>10}{'foreign cores':>15}")
+    print(f"{'layer':9}{'format':10}{'rows':>5}{'us':>10}{'GB/s':>8}{'GOP/s':>8}{'of floor':>10}{'foreign cores':>15}")
     for shape in SHAPES:
         for fmt in map(WeightFormat, options.formats):
             for rows in options.rows:
@@ -140,9 +160,9 @@ def main() -> None:
                     seconds = layers.seconds()
                 ops = 2 * shape.n * shape.k * rows
                 bandwidth = machine.bandwidth(layers.bytes * layers.copies)
-                floor = max(layers.bytes / bandwidth, ops / machine.peak(int8=fmt.quantised))
+                floor = max(layers.bytes / bandwidth, ops / machine.peak(int8=fmt.integer))
                 print(
-                    f"{shape.name:9}{fmt:7}{rows:5}{seconds * 1e6:10.1f}{layers.bytes / seconds / 1e9:8.1f}"
+                    f"{shape.name:9}{fmt:10}{rows:5}{seconds * 1e6:10.1f}{layers.bytes / seconds / 1e9:8.1f}"
                     f"{ops / seconds / 1e9:8.0f}{floor / seconds:10.0%}{foreign.cores:15.2f}"
                 )
 

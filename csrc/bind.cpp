@@ -28,6 +28,11 @@ size_t padded_matrix_bytes(const std::string& format, int n, int k, bool paired,
   return Arena::padded(head ? planes_bytes(n, k) : matrix_bytes(weight_format(format), n, k, paired));
 }
 
+size_t padded_outlier_bytes(int matrices, int n, bool paired, size_t count) {
+  const int strips = matrices * matrix_strips(n, paired);
+  return Arena::padded((size_t(strips) * kStrip + 1) * sizeof(uint32_t)) + Arena::padded(count * sizeof(Outlier));
+}
+
 void construct(Program* self, const std::string& isa, int threads, int vocab, int max_rows, int max_sequences,
                int page_size, int max_positions, bool int8_activations, const std::string& kv, size_t weight_bytes,
                bool share_prefixes) {
@@ -35,39 +40,57 @@ void construct(Program* self, const std::string& isa, int threads, int vocab, in
   new (self) Program({isa, threads, limits, int8_activations, kv_format(kv), share_prefixes, weight_bytes});
 }
 
+using OptionalHalves = OptionalArray<uint16_t, 2>;
+
 // Canonical arrays of `count` matrices of n rows, one under the other, as a view of the first.
-WeightView checked_view(const std::string& format, int count, int n, int k, const Array<uint8_t, 2>& data,
-                        const OptionalArray<uint16_t, 2>& scale, const OptionalArray<uint16_t, 2>& minimum) {
+void construct_weight(WeightView* self, const std::string& format, int count, int n, int k,
+                      const Array<uint8_t, 2>& data, const OptionalHalves& scale, const OptionalHalves& minimum,
+                      const OptionalArray<float, 2>& block_scale, const OptionalArray<int8_t, 2>& codebook,
+                      const OptionalArray<int32_t, 1>& outlier_starts, const OptionalArray<int32_t, 1>& outlier_columns,
+                      const OptionalArray<uint16_t, 1>& outlier_values) {
   const WeightFormat f = weight_format(format);
   const size_t rows = size_t(count) * n;
-  const size_t row_bytes = size_t(k) * group_bytes(f) / kGroup - (is_quantised(f) ? k / kGroup * (minimum ? 4 : 2) : 0);
-  const auto terms_fit = [&](const OptionalArray<uint16_t, 2>& a, bool needed) {
-    return a.has_value() == needed && (!needed || (a->shape(0) == rows && a->shape(1) == size_t(k / kGroup)));
+  const auto fits = [&](const auto& a, size_t width) {  // 0: there must be none
+    return a.has_value() == (width > 0) && (!a || (a->shape(0) == rows && a->shape(1) == width));
   };
-  if (data.shape(0) != rows || data.shape(1) != row_bytes || !terms_fit(scale, is_quantised(f)) ||
-      !terms_fit(minimum, f == WeightFormat::kInt4z)) {
+  WeightView view{};
+  view.format = f, view.n = n, view.k = k, view.count = count, view.data = data.data();
+  const size_t groups = k / kGroup, terms = is_codebook(f) ? 1 : has_group_scales(f) ? groups : 0;
+  const bool sparse = outlier_starts.has_value();
+  bool good = data.shape(0) == rows && data.shape(1) == view.data_row_bytes() && fits(scale, terms) &&
+              fits(minimum, f == WeightFormat::kInt4z ? groups : 0) &&
+              fits(block_scale, f == WeightFormat::kFp8 ? shared_bytes(f, k) / 4 : 0) && fits(codebook, levels_of(f)) &&
+              outlier_columns.has_value() == sparse && outlier_values.has_value() == sparse;
+  if (good && sparse) {
+    const int32_t *starts = outlier_starts->data(), *columns = outlier_columns->data();
+    const size_t entries = outlier_columns->shape(0);
+    good = is_codebook(f) && outlier_starts->shape(0) == rows + 1 && starts[0] == 0 &&
+           size_t(starts[rows]) == entries && outlier_values->shape(0) == entries && k <= kMostOutlierInputs;
+    for (size_t r = 0; good && r < rows; r++) good = starts[r] <= starts[r + 1];
+    for (size_t i = 0; good && i < entries; i++) good = columns[i] >= 0 && columns[i] < k;
+    view.outlier_starts = starts, view.outlier_columns = columns, view.outlier_values = outlier_values->data();
+  }
+  if (!good) {
     throw std::invalid_argument("arrays do not match a " + format + " matrix of " + std::to_string(rows) + " x " +
                                 std::to_string(k));
   }
-  return {f, n, k, data.data(), scale ? scale->data() : nullptr, minimum ? minimum->data() : nullptr};
+  if (scale) view.scale = scale->data();
+  if (minimum) view.minimum = minimum->data();
+  if (block_scale) view.block_scale = block_scale->data();
+  if (codebook) view.codebook = codebook->data();
+  new (self) WeightView(view);
 }
 
-int add_matrix(Program& p, const std::string& format, int n, int k, const Array<uint8_t, 2>& data,
-               const OptionalArray<uint16_t, 2>& scale, const OptionalArray<uint16_t, 2>& minimum, bool paired,
-               bool head) {
-  if (head && weight_format(format) != WeightFormat::kInt8) {
-    throw std::invalid_argument("an output head in two planes is int8");
-  }
-  const WeightView view = checked_view(format, 1, n, k, data, scale, minimum);
+int add_matrix(Program& p, const WeightView& view, bool paired, bool head) {
+  if (view.count != 1) throw std::invalid_argument("several matrices are a stack of experts");
+  if (head && view.format != WeightFormat::kInt8) throw std::invalid_argument("an output head in two planes is int8");
   const nb::gil_scoped_release release;
   return head ? p.add_head(view) : p.add_matrix(view, paired);
 }
 
-int add_experts(Program& p, const std::string& format, int experts, int n, int k, const Array<uint8_t, 2>& data,
-                const OptionalArray<uint16_t, 2>& scale, const OptionalArray<uint16_t, 2>& minimum, bool paired) {
-  const WeightView view = checked_view(format, experts, n, k, data, scale, minimum);
+int add_experts(Program& p, const WeightView& view, bool paired) {
   const nb::gil_scoped_release release;
-  return p.add_experts(view, experts, paired);
+  return p.add_experts(view, paired);
 }
 
 void add_route(Program& p, int out, int logits, int bias, int experts, int top_k, const std::string& scoring,
@@ -207,13 +230,15 @@ NB_MODULE(_native, m) {
   m.attr("STRIP") = kStrip;
   m.def("usable_isas", &isa_names, "Instruction sets of this build that this processor runs, best first.");
   m.def(
-      "group_bytes", [](const std::string& f) { return group_bytes(weight_format(f)); }, nb::arg("fmt"),
-      "Bytes that 32 weights of one output take.");
+      "row_bytes", [](const std::string& f, int k) { return row_bytes(weight_format(f), k); }, nb::arg("fmt"),
+      nb::arg("k"), "Bytes of one output of a matrix with k inputs.");
   m.def(
       "kv_token_bytes", [](const std::string& f, int d) { return kv_token_bytes(kv_format(f), d); }, nb::arg("fmt"),
       nb::arg("head_dim"), "Bytes of one token's key and value of one kv head.");
   m.def("matrix_bytes", &padded_matrix_bytes, nb::arg("fmt"), nb::arg("n"), nb::arg("k"), nb::arg("paired"),
         nb::arg("head"), "Bytes that a packed matrix takes of a program's weight memory.");
+  m.def("outlier_bytes", &padded_outlier_bytes, nb::arg("matrices"), nb::arg("n"), nb::arg("paired"), nb::arg("count"),
+        "Bytes that the outliers beside the codebooks of some matrices take of it.");
 
   nb::class_<Sampler>(m, "Sampler", "What one request asks of the choice of its tokens, and its history.")
       .def("__init__", &construct_sampler, nb::kw_only(), nb::arg("greedy"), nb::arg("sharpness"), nb::arg("top_k"),
@@ -221,6 +246,16 @@ NB_MODULE(_native, m) {
            nb::arg("first_stop"), nb::arg("stops"), nb::arg("bias_ids"), nb::arg("bias"), nb::arg("logprobs"),
            nb::arg("key"), nb::arg("prompt"));
 
+  nb::class_<WeightView>(m, "Weight", "Canonical arrays of `count` matrices n x k.")
+      .def("__init__", &construct_weight, nb::kw_only(), nb::arg("fmt"), nb::arg("count"), nb::arg("n"), nb::arg("k"),
+           nb::arg("data").noconvert(), nb::arg("scale").noconvert().none() = nb::none(),
+           nb::arg("minimum").noconvert().none() = nb::none(), nb::arg("block_scale").noconvert().none() = nb::none(),
+           nb::arg("codebook").noconvert().none() = nb::none(),
+           nb::arg("outlier_starts").noconvert().none() = nb::none(),
+           nb::arg("outlier_columns").noconvert().none() = nb::none(),
+           nb::arg("outlier_values").noconvert().none() = nb::none(), nb::keep_alive<1, 6>(), nb::keep_alive<1, 7>(),
+           nb::keep_alive<1, 8>(), nb::keep_alive<1, 9>(), nb::keep_alive<1, 10>(), nb::keep_alive<1, 11>(),
+           nb::keep_alive<1, 12>(), nb::keep_alive<1, 13>());  // the arrays
   nb::class_<HeadNormOp>(m, "HeadNorm", "RMS norm of queries or keys; weight -1: none.")
       .def(nb::init<int, float, bool>(), nb::arg("weight"), nb::arg("eps"), nb::arg("whole"));
   nb::class_<Program>(m, "Program", "Buffers, packed weights and ops, built once and run once per step.")
@@ -241,9 +276,7 @@ NB_MODULE(_native, m) {
            nb::arg("rope"))
       .def("add_index_cache", &Program::add_index_cache, nb::arg("group"), nb::arg("layers"), nb::arg("dim"))
       .def("add_buffer", &Program::add_buffer, nb::arg("width"), nb::arg("logits_rows"))
-      .def("add_matrix", &add_matrix, nb::arg("fmt"), nb::arg("n"), nb::arg("k"), nb::arg("data").noconvert(),
-           nb::arg("scale").noconvert().none(), nb::arg("minimum").noconvert().none(), nb::arg("paired"),
-           nb::arg("head"))
+      .def("add_matrix", &add_matrix, nb::arg("weight"), nb::arg("paired"), nb::arg("head"))
       .def(
           "add_vector",
           [](Program& p, const Array<float, 1>& v, bool paired) {
@@ -257,9 +290,8 @@ NB_MODULE(_native, m) {
                               2 * int(cos.shape(1)));
           },
           nb::arg("cos").noconvert(), nb::arg("sin").noconvert(), nb::arg("query_scale").noconvert().none())
-      .def("add_experts", &add_experts, nb::arg("format"), nb::arg("experts"), nb::arg("n"), nb::arg("k"),
-           nb::arg("data").noconvert(), nb::arg("scale").noconvert().none(), nb::arg("minimum").noconvert().none(),
-           nb::arg("paired"), "A matrix for each expert, n x k, one under the other.")
+      .def("add_experts", &add_experts, nb::arg("weight"), nb::arg("paired"),
+           "A matrix for each expert, one under the other.")
       .def(
           "embed", [](Program& p, int out, int weight, float scale) { p.add_op(EmbedOp{out, weight, scale}); },
           nb::arg("out"), nb::arg("weight"), nb::arg("scale"))

@@ -33,7 +33,8 @@ void ExpertGrouping::sort(const float* routes, size_t stride, int rows, int top_
   }
 }
 
-int Program::add_experts(const WeightView& view, int experts, bool paired) {
+int Program::add_experts(const WeightView& view, bool paired) {
+  const int experts = view.count;
   const int strips = matrix_strips(view.n, paired);
   const size_t bytes = matrix_bytes(view.format, view.n, view.k, paired);
   auto* data = weights_.take<uint8_t>(experts * bytes);
@@ -45,8 +46,9 @@ int Program::add_experts(const WeightView& view, int experts, bool paired) {
       }
     });
   });
-  stacks_.push_back(
-      {{view.format, view.n, view.k, paired, strips, strip_bytes(view.format, view.k), data, nullptr}, experts, bytes});
+  Matrix one{view.format, view.n, view.k, paired, strips, strip_bytes(view.format, view.k), data, nullptr, {}, {}};
+  add_outliers(view, one);
+  stacks_.push_back({one, experts, bytes});
   return int(stacks_.size()) - 1;
 }
 
@@ -150,6 +152,7 @@ class Program::ExpertsRun {
   static Matrix strips_of(const ExpertStack& stack, int expert, int strip) {
     Matrix w = stack.one;
     w.data += expert * stack.bytes + strip * w.strip_bytes;
+    if (w.outliers) w.outlier_starts += (size_t(expert) * w.strips + strip) * kStrip;
     return w;
   }
 

@@ -7,7 +7,7 @@
 
 namespace trimaran {
 
-enum class WeightFormat { kFp32, kBf16, kInt8, kInt4, kInt4z };
+enum class WeightFormat { kFp32, kBf16, kInt8, kInt4, kInt4z, kFp8, kCodebook4, kCodebook3 };
 enum class KvFormat { kFp32, kBf16, kFp8, kInt8, kInt4, kInt8Int4, kFp8Static, kInt8Static };
 
 constexpr int kGroup = 32;         // values along the input dimension that share one scale
@@ -15,9 +15,21 @@ constexpr int kStrip = 32;         // output columns that are stored and compute
 constexpr int kTileTokens = 16;    // tokens of a KV tile
 constexpr int kBlockTokens = 128;  // tokens whose softmax is reduced on its own; blocks are merged in ascending order
 
-constexpr bool is_quantised(WeightFormat f) { return f != WeightFormat::kFp32 && f != WeightFormat::kBf16; }
+constexpr int kFp8Block = 128;    // inputs that share a scale in fp8 weights
+constexpr int kOutlierBytes = 4;  // of a number beside a codebook
 
-// Bytes of kGroup weights of one output, scales included.
+constexpr bool is_codebook(WeightFormat f) { return f == WeightFormat::kCodebook4 || f == WeightFormat::kCodebook3; }
+constexpr bool has_group_scales(WeightFormat f) {
+  return f == WeightFormat::kInt8 || f == WeightFormat::kInt4 || f == WeightFormat::kInt4z;
+}
+// Whether it may meet int8 activations, and whether it has scales at all.
+constexpr bool is_integer(WeightFormat f) { return has_group_scales(f) || is_codebook(f); }
+constexpr bool is_quantised(WeightFormat f) { return is_integer(f) || f == WeightFormat::kFp8; }
+constexpr int levels_of(WeightFormat f) {
+  return f == WeightFormat::kCodebook4 ? 16 : f == WeightFormat::kCodebook3 ? 8 : 0;
+}
+
+// Bytes of kGroup weights of one output, their scales included where they have some of their own.
 constexpr int group_bytes(WeightFormat f) {
   switch (f) {
     case WeightFormat::kFp32:
@@ -30,9 +42,25 @@ constexpr int group_bytes(WeightFormat f) {
       return 18;
     case WeightFormat::kInt4z:
       return 20;
+    case WeightFormat::kFp8:
+      return 32;
+    case WeightFormat::kCodebook4:
+      return 16;
+    case WeightFormat::kCodebook3:
+      return 12;
   }
   return 0;
 }
+
+// Bytes that the k inputs of one output share: the levels (16 bytes, whatever their number) and their scale; fp8
+// scales.
+constexpr int shared_bytes(WeightFormat f, int k) {
+  if (is_codebook(f)) return 18;
+  return f == WeightFormat::kFp8 ? (k + kFp8Block - 1) / kFp8Block * 4 : 0;
+}
+
+// Bytes of one output with k inputs.
+constexpr size_t row_bytes(WeightFormat f, int k) { return size_t(k) * group_bytes(f) / kGroup + shared_bytes(f, k); }
 
 // Formats of keys and of values by themselves.
 constexpr KvFormat keys_of(KvFormat f) { return f == KvFormat::kInt8Int4 ? KvFormat::kInt8 : f; }
@@ -89,7 +117,9 @@ constexpr int latent_token_bytes(KvFormat f, int latent, int rope) {
 constexpr int index_token_bytes(KvFormat f, int dim) { return f == KvFormat::kFp32 ? 4 * dim : dim + 4; }
 
 // Bytes of one packed strip of kStrip outputs with k inputs each.
-constexpr size_t strip_bytes(WeightFormat f, int k) { return size_t(k) * group_bytes(f); }
+constexpr size_t strip_bytes(WeightFormat f, int k) { return kStrip * row_bytes(f, k); }
+// Of those, what lies in front of a strip's blocks.
+constexpr size_t header_bytes(WeightFormat f, int k) { return size_t(kStrip) * shared_bytes(f, k); }
 
 constexpr int strip_count(int n) { return (n + kStrip - 1) / kStrip; }
 constexpr int round_up(int n, int multiple) { return (n + multiple - 1) / multiple * multiple; }
@@ -100,6 +130,9 @@ inline WeightFormat weight_format(const std::string& name) {
   if (name == "int8") return WeightFormat::kInt8;
   if (name == "int4") return WeightFormat::kInt4;
   if (name == "int4z") return WeightFormat::kInt4z;
+  if (name == "fp8") return WeightFormat::kFp8;
+  if (name == "codebook4") return WeightFormat::kCodebook4;
+  if (name == "codebook3") return WeightFormat::kCodebook3;
   throw std::invalid_argument("unknown weight format '" + name + "'");
 }
 

@@ -10,6 +10,12 @@
 
 namespace trimaran {
 
+struct Outlier {
+  uint16_t input;
+  uint16_t value;  // fp16
+};
+constexpr int kMostOutlierInputs = 1 << 16;
+
 // A weight matrix in packed form (see pack.h).
 struct Matrix {
   WeightFormat format;
@@ -19,6 +25,10 @@ struct Matrix {
   size_t strip_bytes;
   const uint8_t* data;
   const uint8_t* low;  // int8 in two planes: the low nibbles, `data` holds the high ones; null: whole bytes
+  // Numbers beside a codebook: those of column c of strip s are outliers[outlier_starts[s * kStrip + c]] and the next
+  // ones, by ascending input; null: none.
+  const uint32_t* outlier_starts;
+  const Outlier* outliers;
 };
 
 // What a linear kernel needs of one group of 32 quantised activations: one 16-byte broadcast source.
@@ -81,7 +91,7 @@ struct Linear {
   size_t residual_stride;
   const RoutedRow* routed;  // [rows], with kRouted: where out's rows lie
   Best* best;               // [rows], with kLogits: running arg-max
-  uint8_t* scratch;         // one strip: dequantised, or joined from two planes
+  uint8_t* scratch;         // one strip: dequantised, joined from two planes, or looked up in codebooks
 };
 
 // The greedy choice over a matrix in two planes (ops/head.h): one member's view of it.

@@ -11,6 +11,13 @@
 //     int8 in two planes (the output head, see ops/head.h): q + 128 = 16 high + low
 //            plane of high nibbles laid out as int4, after a strip's blocks 32 fp16 (the largest scale of each column)
 //            plane of low nibbles, 4 x [16 columns | 16 columns] without scales
+//     codebook4   as int4 without scales                                          512             =  512 B
+//     codebook3   two dwords of the low two bits (bits 2s of the first: quad s, of the second: quad s + 4), one of the
+//            high bits (bit q: quad q), each [16 columns | 16 columns]            384             =  384 B
+//            before a strip's blocks, for either: levels + 128 as tables of 16 bytes, [2 halves][4][4]: table j of lane
+//            l is of column 4 l + j of the half; 32 fp16 scales                                   =  576 B
+//     fp8    as int8, without scales                                                              = 1024 B
+//            before a strip's blocks: 32 fp32 scales for every 128 inputs
 //     bf16   16 x [16 columns | 16 columns], a dword = 2 inputs                                  = 2048 B
 //     fp32   32 x [16 columns | 16 columns]                                                      = 4096 B
 //
@@ -24,13 +31,20 @@
 
 namespace trimaran {
 
-struct WeightView {  // canonical arrays, row-major
+struct WeightView {  // canonical arrays, row-major; null where the format has none
   WeightFormat format;
   int n, k;
+  int count;  // matrices of n rows, one under the other
   const uint8_t* data;
-  const uint16_t *scale, *minimum;  // [n][k / 32], where the format has them
+  const uint16_t *scale, *minimum;  // [n][k / 32]; scale of codebooks: [n]
+  const float* block_scale;         // [n][ceil(k / 128)]
+  const int8_t* codebook;           // [n][levels]
+  const int32_t* outlier_starts;    // [n + 1], of outlier_columns and outlier_values; may be null
+  const int32_t* outlier_columns;
+  const uint16_t* outlier_values;
 
   WeightView from_row(size_t row) const;
+  size_t data_row_bytes() const;
 };
 
 constexpr int matrix_strips(int n, bool paired) { return paired ? (n / 2 + 15) / 16 : strip_count(n); }
@@ -50,6 +64,9 @@ int strip_row(int n, bool paired, int strip, int c);
 
 // Packs strips [first, end) to `out`, the start of the packed matrix (zero-filled).
 void pack_strips(const WeightView& w, bool paired, int first, int end, uint8_t* out);
+
+// Packs the outliers of all strips; returns how many the matrix has. `starts` counts from `first` on.
+uint32_t pack_outliers(const WeightView& w, bool paired, int strips, uint32_t first, uint32_t* starts, Outlier* out);
 
 // Packs strips [first, end) of an int8 matrix to the two planes (zero-filled).
 void pack_planes(const WeightView& w, int first, int end, uint8_t* high, uint8_t* low);

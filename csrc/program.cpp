@@ -29,8 +29,22 @@ int Program::add_matrix(const WeightView& view, bool paired) {
   team_.run([&](Team::Member& m) {
     team_.share(m, strips, 4, [&](int first, int end) { pack_strips(view, paired, first, end, data); });
   });
-  matrices_.push_back({view.format, view.n, view.k, paired, strips, strip_bytes(view.format, view.k), data, nullptr});
+  Matrix made{view.format, view.n, view.k, paired, strips, strip_bytes(view.format, view.k), data, nullptr, {}, {}};
+  add_outliers(view, made);
+  matrices_.push_back(made);
   return int(matrices_.size()) - 1;
+}
+
+void Program::add_outliers(const WeightView& view, Matrix& one) {
+  if (!view.outlier_starts) return;
+  const size_t columns = size_t(one.strips) * kStrip;
+  auto* starts = weights_.take<uint32_t>(view.count * columns + 1);
+  auto* outliers = weights_.take<Outlier>(view.outlier_starts[size_t(view.count) * view.n]);
+  one.outlier_starts = starts, one.outliers = outliers;
+  uint32_t first = 0;
+  for (int i = 0; i < view.count; i++, starts += columns) {  // where one matrix ends the next begins
+    first = pack_outliers(view.from_row(size_t(i) * view.n), one.paired, one.strips, first, starts, outliers);
+  }
 }
 
 int Program::add_head(const WeightView& view) {
@@ -40,7 +54,7 @@ int Program::add_head(const WeightView& view) {
   team_.run([&](Team::Member& m) {
     team_.share(m, strips, 4, [&](int first, int end) { pack_planes(view, first, end, high, low); });
   });
-  matrices_.push_back({view.format, view.n, view.k, false, strips, high_strip_bytes(view.k), high, low});
+  matrices_.push_back({view.format, view.n, view.k, false, strips, high_strip_bytes(view.k), high, low, {}, {}});
   return int(matrices_.size()) - 1;
 }
 
@@ -83,8 +97,8 @@ void Program::finish() {
   const auto needs = [&](const Matrix& w, bool copied) {  // copied: prepared even where it stays float
     if (quantises(w)) {
       quantised_k = std::max(quantised_k, w.k);
+      if (w.low || is_codebook(w.format)) strip = std::max(strip, strip_bytes(WeightFormat::kInt8, w.k));
       if (!w.low) return;
-      strip = std::max(strip, strip_bytes(w.format, w.k));
       head_strips = std::max(head_strips, size_t(w.strips));
     } else {
       if (copied) float_k = std::max(float_k, round_up(w.k, kStrip));

@@ -108,8 +108,8 @@ class Program {
   int add_matrix(const WeightView& view, bool paired);
   // An int8 matrix in two planes: for the linear that makes the logits, and for embeddings. It takes int8 activations.
   int add_head(const WeightView& view);
-  // The matrices of all experts, each as large as `view`, which shows the first; the others follow it row by row.
-  int add_experts(const WeightView& view, int experts, bool paired);
+  // The matrices of all experts.
+  int add_experts(const WeightView& view, bool paired);
   // A vector of n floats, zero-padded; `paired`: a bias in the strip order of a paired matrix.
   int add_vector(const float* data, int n, bool paired);
   // Tables [positions][dims / 2]; query_scale [positions] or null: what queries are multiplied with afterwards.
@@ -233,12 +233,14 @@ class Program {
     constexpr int kTicketsPerThread = 8;
     team_.share(m, rows, std::max(1, rows / (team_.size() * kTicketsPerThread)), work);
   }
-  bool quantises(const Matrix& w) const { return is_quantised(w.format) && options_.int8_activations; }
+  bool quantises(const Matrix& w) const { return is_integer(w.format) && options_.int8_activations; }
   bool prepares(const LinearOp& op) const { return quantises(matrices_[op.weight]) || op.norm >= 0 || op.gather; }
   // What a member does before its first ticket of a linear layer.
   void begin_strips(const LinearOp& op, Worker& worker, int rows);
   Prepare prepare_for(int input, int norm, float eps, bool quantise, const Activations& to) const;
   Prepare prepare_for(const LinearOp& op, const Activations& to) const;
+  // Packs what lies beside codebooks; `one` is the first of the view's matrices.
+  void add_outliers(const WeightView& view, Matrix& one);
   void plan_experts();
   // csrc/attention.cpp
   void plan(AttentionOp& op);

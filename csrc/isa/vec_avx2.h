@@ -205,6 +205,33 @@ TRIMARAN_INLINE Bytes join_high_nibbles(Bytes upper, Bytes lower) {
   return {_mm256_or_si256(_mm256_andnot_si256(mask, upper.lo), l.lo),
           _mm256_or_si256(_mm256_andnot_si256(mask, upper.hi), l.hi)};
 }
+template <int S>
+TRIMARAN_INLINE Bytes shift_and(Bytes a, uint32_t mask) {
+  const __m256i m = _mm256_set1_epi32(int32_t(mask));
+  if constexpr (S < 0) {
+    return {_mm256_and_si256(_mm256_slli_epi32(a.lo, -S), m), _mm256_and_si256(_mm256_slli_epi32(a.hi, -S), m)};
+  } else {
+    return {_mm256_and_si256(_mm256_srli_epi32(a.lo, S), m), _mm256_and_si256(_mm256_srli_epi32(a.hi, S), m)};
+  }
+}
+TRIMARAN_INLINE Bytes or_bytes(Bytes a, Bytes b) { return {_mm256_or_si256(a.lo, b.lo), _mm256_or_si256(a.hi, b.hi)}; }
+TRIMARAN_INLINE __m256i look_up_half(const uint8_t* tables, __m256i codes) {
+  const auto column = [&](int j) TRIMARAN_BODY {
+    return _mm256_shuffle_epi8(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(tables + 64 * j)), codes);
+  };
+  const __m256i low = _mm256_blend_epi32(column(0), column(1), 0x22);
+  return _mm256_blend_epi32(low, _mm256_blend_epi32(column(2), column(3), 0x88), 0xCC);
+}
+TRIMARAN_INLINE Bytes look_up(const uint8_t* tables, Bytes codes) {
+  return {look_up_half(tables, codes.lo), look_up_half(tables + 32, codes.hi)};
+}
+template <int I>
+TRIMARAN_INLINE F16 tiny_e4m3(Bytes a) {
+  const __m256i mask = _mm256_set1_epi32(int32_t(0x87F00000));
+  const __m256i lo = _mm256_srai_epi32(_mm256_slli_epi32(a.lo, 24 - 8 * I), 4);
+  const __m256i hi = _mm256_srai_epi32(_mm256_slli_epi32(a.hi, 24 - 8 * I), 4);
+  return {_mm256_castsi256_ps(_mm256_and_si256(lo, mask)), _mm256_castsi256_ps(_mm256_and_si256(hi, mask))};
+}
 TRIMARAN_INLINE F16 even_bf16(Bytes a) {
   return {_mm256_castsi256_ps(_mm256_slli_epi32(a.lo, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(a.hi, 16))};
 }

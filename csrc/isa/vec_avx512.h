@@ -138,6 +138,28 @@ TRIMARAN_INLINE Bytes join_low_nibbles(Bytes upper, Bytes lower) {
 TRIMARAN_INLINE Bytes join_high_nibbles(Bytes upper, Bytes lower) {
   return _mm512_ternarylogic_epi32(_mm512_set1_epi8(15), upper, _mm512_srli_epi16(lower, 4), 0xAC);
 }
+// (a >> S) & mask in every column; S < 0 shifts to the left.
+template <int S>
+TRIMARAN_INLINE Bytes shift_and(Bytes a, uint32_t mask) {
+  const Bytes shifted = S < 0 ? _mm512_slli_epi32(a, unsigned(-S)) : _mm512_srli_epi32(a, unsigned(S));
+  return _mm512_and_si512(shifted, _mm512_set1_epi32(int32_t(mask)));
+}
+TRIMARAN_INLINE Bytes or_bytes(Bytes a, Bytes b) { return _mm512_or_si512(a, b); }
+// Each code, 0 to 15, as its column's table has it. `tables`: 4 x [4 lanes][16], table j of lane l is of column 4 l +
+// j.
+TRIMARAN_INLINE Bytes look_up(const uint8_t* tables, Bytes codes) {
+  constexpr uint64_t first = 0x000F000F000F000F;
+  Bytes a = _mm512_maskz_shuffle_epi8(first, _mm512_loadu_si512(tables), codes);
+  a = _mm512_mask_shuffle_epi8(a, first << 4, _mm512_loadu_si512(tables + 64), codes);
+  a = _mm512_mask_shuffle_epi8(a, first << 8, _mm512_loadu_si512(tables + 128), codes);
+  return _mm512_mask_shuffle_epi8(a, first << 12, _mm512_loadu_si512(tables + 192), codes);
+}
+// Byte I of every column's four, a number in e4m3, times 2^-120: its bits moved to those of a float.
+template <int I>
+TRIMARAN_INLINE F16 tiny_e4m3(Bytes a) {
+  const Bytes sign_kept = _mm512_srai_epi32(_mm512_slli_epi32(a, 24 - 8 * I), 4);
+  return _mm512_castsi512_ps(_mm512_and_si512(sign_kept, _mm512_set1_epi32(int32_t(0x87F00000))));
+}
 // bf16 pairs (two inputs of each of 16 columns) as two vectors of floats.
 TRIMARAN_INLINE F16 even_bf16(Bytes a) { return _mm512_castsi512_ps(_mm512_slli_epi32(a, 16)); }
 TRIMARAN_INLINE F16 odd_bf16(Bytes a) {

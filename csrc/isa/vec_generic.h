@@ -202,6 +202,22 @@ TRIMARAN_INLINE Bytes join_low_nibbles(Bytes upper, Bytes lower) {
 TRIMARAN_INLINE Bytes join_high_nibbles(Bytes upper, Bytes lower) {
   return TRIMARAN_EACH(Bytes, (upper.v[i] & 0xF0F0F0F0) | (lower.v[i] >> 4 & 0x0F0F0F0F));
 }
+template <int S>
+TRIMARAN_INLINE Bytes shift_and(Bytes a, uint32_t mask) {
+  return TRIMARAN_EACH(Bytes, (S < 0 ? a.v[i] << (S < 0 ? -S : 0) : a.v[i] >> (S < 0 ? 0 : S)) & mask);
+}
+TRIMARAN_INLINE Bytes or_bytes(Bytes a, Bytes b) { return TRIMARAN_EACH(Bytes, a.v[i] | b.v[i]); }
+TRIMARAN_INLINE Bytes look_up(const uint8_t* tables, Bytes codes) {
+  uint8_t bytes[64];
+  std::memcpy(bytes, &codes, 64);
+  for (int i = 0; i < 64; i++) bytes[i] = tables[i / 4 % 4 * 64 + i / 16 * 16 + bytes[i]];
+  std::memcpy(&codes, bytes, 64);
+  return codes;
+}
+template <int I>
+TRIMARAN_INLINE F16 tiny_e4m3(Bytes a) {
+  return TRIMARAN_EACH(F16, Float4((Int4(a.v[i] << (24 - 8 * I)) >> 4) & int32_t(0x87F00000)));
+}
 TRIMARAN_INLINE F16 even_bf16(Bytes a) { return TRIMARAN_EACH(F16, Float4(a.v[i] << 16)); }
 TRIMARAN_INLINE F16 odd_bf16(Bytes a) { return TRIMARAN_EACH(F16, Float4(a.v[i] & 0xFFFF0000)); }
 template <int I>

@@ -84,10 +84,11 @@ inline void scan(const Shortlist& list, int first_strip, int end_strip) {
   Linear op = list.job;
   op.a.groups = list.terms, op.a.group_stride = op.w->k / kGroup;
   for (int s = first_strip; s < end_strip; s++) {
-    for_int_tiles<HighNibbles, false>(op, op.w->data + s * op.w->strip_bytes, true,
-                                      [&](int first, auto rows, const float* y) TRIMARAN_BODY {
-                                        for (int r = 0; r < rows; r++) review(list, s, first + r, y + r * kStrip);
-                                      });
+    for_int_tiles<HighNibbles, false, kIntRows>(op, op.w->data + s * op.w->strip_bytes, true,
+                                                [&](int first, auto rows, const float* y) TRIMARAN_BODY {
+                                                  for (int r = 0; r < rows; r++)
+                                                    review(list, s, first + r, y + r * kStrip);
+                                                });
   }
 }
 
@@ -101,7 +102,8 @@ inline void rescore(const Shortlist& list, int first_strip, int end_strip) {
       op.a.groups = list.job.a.groups + r * list.job.a.group_stride;
       op.best = list.job.best + r;
       const auto done = [&](int, auto, float* y) TRIMARAN_BODY { finish(op, s, 0, 1, y); };
-      for_int_tiles<PlanesBlock, false>(op, planes_of(*op.w, s), false, done);  // no prefetch: the next is not wanted
+      for_int_tiles<PlanesBlock, false, kIntRows>(op, planes_of(*op.w, s), false,
+                                                  done);  // no prefetch: the next is not wanted
     }
   }
 }

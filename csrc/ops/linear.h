@@ -187,7 +187,10 @@ TRIMARAN_INLINE void track_best(Best& best, const float* y, int first_id, int co
   }
 }
 
+inline void add_outliers(const Linear& op, int strip, int first_row, int rows, float* y);  // ops/outliers.h
+
 inline void finish(const Linear& op, int strip, int first_row, int rows, float* y) {
+  if (op.w->outliers) add_outliers(op, strip, first_row, rows, y);
   const float* bias = op.bias ? op.bias + strip * kStrip : nullptr;
   for (int r = 0; r < rows; r++, y += kStrip) {
     F16 a = load(y), b = load(y + 16);
@@ -220,10 +223,10 @@ inline void finish(const Linear& op, int strip, int first_row, int rows, float* 
 
 // ---- strips ------------------------------------------------------------------------------------------------------
 
-// done(first row, rows, y) for each tile of the rows.
-template <class Block, bool Wide, class F>
+// done(first row, rows, y) for each tile of the rows, of at most Rows.
+template <class Block, bool Wide, int Rows, class F>
 TRIMARAN_INLINE void for_int_tiles(const Linear& op, typename Block::Place p, bool stream, F&& done) {
-  for_row_tiles<kIntRows>(op.rows, [&](int first, auto rows) TRIMARAN_BODY {
+  for_row_tiles<Rows>(op.rows, [&](int first, auto rows) TRIMARAN_BODY {
     constexpr int vectors = rows <= kIntRowsOfBoth ? 2 : 1;
     alignas(64) float y[rows * kStrip];
     for (int half = 0; half < 2; half += vectors) {
@@ -235,15 +238,15 @@ TRIMARAN_INLINE void for_int_tiles(const Linear& op, typename Block::Place p, bo
   });
 }
 
-template <class Block, bool Wide>
+template <class Block, bool Wide, int Rows>
 inline void int_strip_of(const Linear& op, int strip, typename Block::Place p) {
-  for_int_tiles<Block, Wide>(op, p, true,
-                             [&](int first, auto rows, float* y) TRIMARAN_BODY { finish(op, strip, first, rows, y); });
+  for_int_tiles<Block, Wide, Rows>(
+      op, p, true, [&](int first, auto rows, float* y) TRIMARAN_BODY { finish(op, strip, first, rows, y); });
 }
 
-template <class Block>
+template <class Block, int Rows = kIntRows>
 inline void int_strip(const Linear& op, int strip, typename Block::Place p) {
-  op.a.wide ? int_strip_of<Block, true>(op, strip, p) : int_strip_of<Block, false>(op, strip, p);
+  op.a.wide ? int_strip_of<Block, true, Rows>(op, strip, p) : int_strip_of<Block, false, Rows>(op, strip, p);
 }
 
 template <class Pair>
@@ -261,7 +264,10 @@ inline void dequantised_strip(const Linear& op, int strip, const uint8_t* p) {
   float_strip<Fp32Pair>(op, strip, op.scratch, false);
 }
 
-inline void planes_strip(const Linear& op, int strip);  // ops/planes.h
+inline void planes_strip(const Linear& op, int strip);    // ops/planes.h
+inline void four_bit_strip(const Linear& op, int strip);  // ops/codebook.h
+inline void three_bit_strip(const Linear& op, int strip);
+inline void fp8_strip(const Linear& op, int strip);  // ops/fp8.h
 
 inline void linear(const Linear& op, int first_strip, int end_strip) {
   for (int s = first_strip; s < end_strip; s++) {
@@ -285,6 +291,15 @@ inline void linear(const Linear& op, int first_strip, int end_strip) {
         break;
       case WeightFormat::kInt4z:
         op.a.q ? int_strip<NibbleBlock<true>>(op, s, p) : dequantised_strip<NibbleBlock<true>, 0>(op, s, p);
+        break;
+      case WeightFormat::kFp8:
+        fp8_strip(op, s);
+        break;
+      case WeightFormat::kCodebook4:
+        four_bit_strip(op, s);
+        break;
+      case WeightFormat::kCodebook3:
+        three_bit_strip(op, s);
         break;
     }
   }

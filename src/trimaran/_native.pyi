@@ -9,9 +9,10 @@ GROUP: int
 STRIP: int
 
 def usable_isas() -> list[str]: ...
-def group_bytes(fmt: str) -> int: ...
+def row_bytes(fmt: str, k: int) -> int: ...
 def kv_token_bytes(fmt: str, head_dim: int) -> int: ...
 def matrix_bytes(fmt: str, n: int, k: int, paired: bool, head: bool) -> int: ...
+def outlier_bytes(matrices: int, n: int, paired: bool, count: int) -> int: ...
 
 class Sampler:
     """What one request asks of the choice of its tokens, and its history. Stateful: one row at a time."""
@@ -36,6 +37,29 @@ class Sampler:
         prompt: list[int],
     ) -> None: ...
 
+class Weight:
+    """Canonical arrays of ``count`` matrices n x k; see ``trimaran.kernels.weights``. It keeps them alive.
+
+    Raises ``ValueError`` when they do not match.
+    """
+
+    def __init__(
+        self,
+        *,
+        fmt: str,
+        count: int,
+        n: int,
+        k: int,
+        data: npt.NDArray[np.uint8],
+        scale: npt.NDArray[np.uint16] | None = None,
+        minimum: npt.NDArray[np.uint16] | None = None,
+        block_scale: npt.NDArray[np.float32] | None = None,
+        codebook: npt.NDArray[np.int8] | None = None,
+        outlier_starts: npt.NDArray[np.int32] | None = None,
+        outlier_columns: npt.NDArray[np.int32] | None = None,
+        outlier_values: npt.NDArray[np.uint16] | None = None,
+    ) -> None: ...
+
 class HeadNorm:
     """RMS norm of queries or keys; weight -1: none."""
 
@@ -58,28 +82,8 @@ class Program:
         share_prefixes: bool = True,
     ) -> None: ...
     def add_buffer(self, width: int, logits_rows: bool) -> int: ...
-    def add_matrix(
-        self,
-        fmt: str,
-        n: int,
-        k: int,
-        data: npt.NDArray[np.uint8],
-        scale: npt.NDArray[np.uint16] | None,
-        minimum: npt.NDArray[np.uint16] | None,
-        paired: bool,
-        head: bool,
-    ) -> int: ...
-    def add_experts(
-        self,
-        fmt: str,
-        experts: int,
-        n: int,
-        k: int,
-        data: npt.NDArray[np.uint8],
-        scale: npt.NDArray[np.uint16] | None,
-        minimum: npt.NDArray[np.uint16] | None,
-        paired: bool,
-    ) -> int: ...
+    def add_matrix(self, weight: Weight, paired: bool, head: bool) -> int: ...
+    def add_experts(self, weight: Weight, paired: bool) -> int: ...
     def add_vector(self, data: npt.NDArray[np.float32], paired: bool) -> int: ...
     def add_group(self, num_pages: int, window: int) -> int: ...
     def add_heads_cache(self, group: int, layers: int, kv_heads: int, head_dim: int, wide: list[int]) -> int: ...

@@ -1,20 +1,32 @@
 """Programs around a single op, so that an executor's op can be held against its definition."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from trimaran.base.formats import CacheGroup, HeadsCache, WeightFormat
 from trimaran.kernels.program import Buffer, Embed, Logits, Op, Program, TakeRows, WeightSpec
 from trimaran.kernels.step import StepInputs
-from trimaran.kernels.weights import Weight
+from trimaran.kernels.weights import Outliers, Weight
 
 X = "x"  # the table whose rows are the op's input: token t is row t
 
 
 def fp32(name: str, values: np.ndarray) -> Weight:
     return Weight(name, WeightFormat.FP32, values.shape, np.ascontiguousarray(values, np.float32))
+
+
+def with_outliers(weight: Weight, seed: int = 0) -> Weight:
+    """Beside codebooks, a few outliers in most rows."""
+    if not weight.fmt.levels:
+        return weight
+    rng = np.random.default_rng(seed)
+    rows, cols = weight.shape
+    lists = [np.sort(rng.choice(cols, row % 4, replace=False)) for row in range(rows)]
+    starts = np.cumsum([0, *map(len, lists)], dtype=np.int32)
+    values = rng.standard_normal(starts[-1]).astype(np.float16)
+    return replace(weight, outliers=Outliers(starts, np.concatenate(lists).astype(np.int32), values))
 
 
 def buffer(name: str, width: int, *, logits_rows: bool = False) -> Buffer:

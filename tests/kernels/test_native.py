@@ -16,7 +16,6 @@ from trimaran import _native
 from trimaran.base.errors import CheckpointError, ConfigError, UnsupportedError
 from trimaran.base.formats import GROUP, ActivationFormat, KVFormat, WeightFormat
 from trimaran.kernels.native import NativeExecutor, choose_isa
-from trimaran.kernels.native_shapes import FORMATS
 from trimaran.kernels.open import open_executor
 from trimaran.kernels.reference import ReferenceExecutor
 from trimaran.kernels.step import ExecutorOptions, StepInputs
@@ -46,7 +45,7 @@ def logits(runner: NativeExecutor | ReferenceExecutor, *sequences: Rows) -> np.n
 
 @pytest.mark.parametrize("isa", _native.usable_isas())
 @pytest.mark.parametrize("kv_format", list(KVFormat))
-@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize("fmt", list(WeightFormat))
 def test_exact_activations_agree_with_the_reference(
     monkeypatch: pytest.MonkeyPatch, isa: str, kv_format: KVFormat, fmt: WeightFormat
 ) -> None:
@@ -95,7 +94,7 @@ def test_a_tied_table_is_packed_once() -> None:
 
 @pytest.mark.parametrize("isa", _native.usable_isas())
 @pytest.mark.parametrize("options", [EXACT, OPTIONS], ids=["exact", "fast"])
-@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize("fmt", list(WeightFormat))
 def test_chunks_neighbours_and_threads_do_not_change_a_bit(
     monkeypatch: pytest.MonkeyPatch, isa: str, options: ExecutorOptions, fmt: WeightFormat
 ) -> None:
@@ -250,10 +249,11 @@ def test_open_by_name() -> None:
 
 def test_sizes_are_those_of_the_python_formats() -> None:
     assert (_native.GROUP, _native.STRIP) == (GROUP, 32)
-    for fmt in FORMATS:
-        assert _native.group_bytes(fmt) == fmt.group_bytes
+    for fmt in WeightFormat:
+        for cols in (96, 128, 320):
+            assert _native.row_bytes(fmt, cols) == fmt.row_bytes(cols)
         packed = _native.matrix_bytes(fmt, 70, 96, False, False)
-        assert packed == -(-3 * 3 * 32 * fmt.group_bytes // 128) * 128  # strips of 32 outputs, groups of 32 inputs
+        assert packed == -(-3 * 32 * fmt.row_bytes(96) // 128) * 128  # strips of 32 outputs
     for kv in KVFormat:
         for head_dim in (48, 64):
             assert _native.kv_token_bytes(kv, head_dim) == kv.token_bytes(head_dim)

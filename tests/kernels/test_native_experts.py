@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from trimaran import _native
 from trimaran.base.formats import ActivationFormat, KVFormat, WeightFormat
 from trimaran.kernels.native import NativeExecutor
-from trimaran.kernels.native_shapes import FORMATS
 from trimaran.kernels.program import Add, Buffer, Experts, Linear, Op, Program, RmsNorm, Route, TakeRows
 from trimaran.kernels.reference import ReferenceExecutor
 from trimaran.kernels.reference_ops import route
@@ -18,7 +17,7 @@ from trimaran.kernels.step import ExecutorOptions
 from trimaran.kernels.weights import Weight
 from trimaran.quant.convert import quantise
 
-from .single_op import X, buffer, fp32, named, program, rows_step
+from .single_op import X, buffer, fp32, named, program, rows_step, with_outliers
 
 ROWS, HIDDEN, WIDTH, EXPERTS, TOP_K = 300, 320, 64, 12, 3
 OPTIONS = ExecutorOptions(KVFormat.FP32, num_pages=2, max_rows=ROWS, max_sequences=ROWS, threads=2)
@@ -39,8 +38,8 @@ def mixture(fmt: WeightFormat, *, one_expert: bool = False) -> tuple[Program, li
         fp32(X, x),
         fp32("norm", rng.standard_normal(HIDDEN).astype(np.float32)),
         fp32("router", router),
-        quantise("gate_up", gate_up, fmt),
-        quantise("down", down, fmt),
+        with_outliers(quantise("gate_up", gate_up, fmt)),
+        with_outliers(quantise("down", down, fmt)),
     ]
     source, normed, made, out = (buffer(name, HIDDEN) for name in (X, "normed", "made", "out"))
     ops: list[Op] = [
@@ -60,7 +59,7 @@ def run(executor: NativeExecutor | ReferenceExecutor, rows: range | list[int]) -
 
 
 @pytest.mark.parametrize("isa", _native.usable_isas())
-@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize("fmt", list(WeightFormat))
 @pytest.mark.parametrize("activations", list(ActivationFormat))
 def test_agrees_with_the_definition(
     monkeypatch: pytest.MonkeyPatch, isa: str, fmt: WeightFormat, activations: ActivationFormat
@@ -70,12 +69,12 @@ def test_agrees_with_the_definition(
     options = replace(OPTIONS, activations=activations)
     ours = NativeExecutor(model, named(weights), options)
     expected = run(ReferenceExecutor(model, named(weights), options, np.float64), range(40))
-    rounds = fmt.quantised and activations is ActivationFormat.INT8  # to another integer where it is near a half
+    rounds = fmt.integer and activations is ActivationFormat.INT8  # to another integer where it is near a half
     np.testing.assert_allclose(run(ours, range(40)), expected, atol=2e-2 if rounds else 2e-5)
 
 
 @pytest.mark.parametrize("isa", _native.usable_isas())
-@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize("fmt", list(WeightFormat))
 @pytest.mark.parametrize("options", [OPTIONS, EXACT])
 def test_bits_do_not_depend_on_the_company(
     monkeypatch: pytest.MonkeyPatch, isa: str, fmt: WeightFormat, options: ExecutorOptions

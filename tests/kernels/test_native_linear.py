@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 
 from trimaran import _native
+from trimaran.base.errors import UnsupportedError
 from trimaran.base.formats import ActivationFormat, WeightFormat
-from trimaran.kernels.dequantise import dequantise
-from trimaran.kernels.native import NativeExecutor
-from trimaran.kernels.native_shapes import FORMATS
+from trimaran.kernels.dequantise import dequantise, pack_nibbles
+from trimaran.kernels.native import NativeExecutor, canonical_arrays
 from trimaran.kernels.program import Add, Glu, Linear, Op, RmsNorm
 from trimaran.kernels.reference_ops import glu, rms_norm, through_int8
 from trimaran.kernels.step import ExecutorOptions
 from trimaran.kernels.weights import Weight
 from trimaran.quant.convert import quantise
 
-from .single_op import buffer, fp32, named, program, rows_step
+from .single_op import buffer, fp32, named, program, rows_step, with_outliers
 
 OPTIONS = ExecutorOptions(num_pages=2, max_rows=64, max_sequences=64, threads=2)
 ISAS = _native.usable_isas()
@@ -41,7 +41,7 @@ def table(width: int, rows: int = 64, seed: int = 0) -> np.ndarray:
 
 def matrix(fmt: WeightFormat, n: int, k: int, seed: int = 1) -> Weight:
     values = np.random.default_rng(seed).standard_normal((n, k), np.float32) * np.float32(k**-0.5)
-    return quantise("w", values + np.float32(0.02), fmt)
+    return with_outliers(quantise("w", values + np.float32(0.02), fmt), seed)
 
 
 def run(ops: Sequence[Op], weights: Sequence[Weight], options: ExecutorOptions, rows: int) -> np.ndarray:
@@ -55,11 +55,11 @@ def run(ops: Sequence[Op], weights: Sequence[Weight], options: ExecutorOptions, 
 
 def seen_by(weight: Weight, x: np.ndarray, activations: ActivationFormat, *, wide: bool = False) -> np.ndarray:
     """The input as the linear layer multiplies it; rounding to int8 is done in float32, as executors do."""
-    rounds = weight.fmt.quantised and activations is ActivationFormat.INT8
+    rounds = weight.fmt.integer and activations is ActivationFormat.INT8
     return (through_int8(x, wide=wide) if rounds else x).astype(np.float64)
 
 
-@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize("fmt", list(WeightFormat))
 @pytest.mark.parametrize("activations", list(ActivationFormat))
 @pytest.mark.parametrize(("n", "k"), [(257, 96), (48, 32), (64, 1536)], ids=str)
 @pytest.mark.parametrize("wide", [False, True], ids=["", "wide"])
@@ -82,7 +82,7 @@ def test_floats_need_no_groups(isa: str, fmt: WeightFormat) -> None:
 
 
 @pytest.mark.parametrize("activations", list(ActivationFormat))
-@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize("fmt", list(WeightFormat))
 @pytest.mark.parametrize("wide", [False, True], ids=["", "wide"])
 def test_a_row_has_the_same_bits_among_any_number_of_rows(
     isa: str, fmt: WeightFormat, activations: ActivationFormat, wide: bool
@@ -104,7 +104,7 @@ def test_a_row_has_the_same_bits_among_any_number_of_rows(
         assert rows(count).tobytes() == whole[:count].tobytes(), count
 
 
-@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize("fmt", list(WeightFormat))
 @pytest.mark.parametrize("wide", [False, True], ids=["", "wide"])
 def test_instruction_sets_with_fma_make_the_same_bits(
     monkeypatch: pytest.MonkeyPatch, fmt: WeightFormat, wide: bool
@@ -136,6 +136,55 @@ def test_extreme_integers_do_not_overflow(isa: str, fmt: WeightFormat) -> None:
     np.testing.assert_array_equal(out, x.astype(np.float64) @ dequantise(w).astype(np.float64).T)
 
 
+@pytest.mark.parametrize("fmt", [WeightFormat.CODEBOOK4, WeightFormat.CODEBOOK3])
+def test_every_code_finds_its_columns_own_level(isa: str, fmt: WeightFormat) -> None:
+    """All levels of an int8, -128 included, in columns that share none; each code at each place of a block."""
+    n, k = 288, 256
+    rng = np.random.default_rng(0)
+    codebook = rng.integers(-128, 128, (n, fmt.levels)).astype(np.int8)
+    codebook[0, 0], codebook[1, -1] = -128, 127
+    codes = rng.integers(0, fmt.levels, (n, k)).astype(np.uint8)
+    w = Weight("w", fmt, (n, k), pack_nibbles(codes), np.ones(n, np.float16), codebook=codebook)
+    one_of_each = np.eye(k, dtype=np.float32)
+    for activations in ActivationFormat:
+        options = replace(OPTIONS, activations=activations, max_rows=k, max_sequences=k)
+        for rows in (k, 1):
+            out = run([Linear(buffer("y", n), buffer("x", k), "w")], [fp32("x", one_of_each), w], options, rows)
+            np.testing.assert_allclose(out, dequantise(w).T[:rows], rtol=1e-6)
+    table = NativeExecutor(program([], [replace(w, name="x")], buffer("x", k)), {"x": w}, OPTIONS)
+    read = table.run(rows_step(range(64))).logits
+    np.testing.assert_array_equal(read, dequantise(w)[:64])
+
+
+def test_fp8_is_the_product_of_its_numbers_in_fp32(isa: str) -> None:
+    """Bit for bit, for every code and for scales down to the smallest numbers."""
+    n, k = 70, 288
+    rng = np.random.default_rng(0)
+    codes = rng.integers(0, 127, (n, k)).astype(np.uint8) | rng.choice(np.uint8([0, 128]), (n, k))
+    scale = np.ldexp(np.float32(1.3), rng.integers(-100, 6, (n, 3))).astype(np.float32)
+    w = Weight("w", WeightFormat.FP8, (n, k), codes, scale)
+    plain = fp32("w", dequantise(w))
+    for rows in (1, 5, 13, 64):
+        ops = [Linear(buffer("y", n), buffer("x", k), "w")]
+        ours, theirs = (run(ops, [fp32("x", table(k)), each], OPTIONS, rows) for each in (w, plain))
+        assert ours.tobytes() == theirs.tobytes()
+    embedded = NativeExecutor(program([], [replace(w, name="x")], buffer("x", k)), {"x": w}, OPTIONS)
+    read = embedded.run(rows_step(range(64))).logits
+    np.testing.assert_array_equal(read, dequantise(w)[:64])
+
+
+def test_arrays_that_do_not_match_are_refused() -> None:
+    w = matrix(WeightFormat.CODEBOOK4, 32, 64)
+    assert w.outliers is not None
+    bad = replace(w.outliers, columns=w.outliers.columns + np.int32(60))
+    for wrong in (replace(w, outliers=bad), replace(w, codebook=None), replace(w, scale=None)):
+        with pytest.raises(ValueError, match="arrays do not match a codebook4 matrix of 32 x 64"):
+            canonical_arrays(wrong)
+    wide = with_outliers(quantise("w", np.zeros((2, 65568), np.float32), WeightFormat.CODEBOOK3))
+    with pytest.raises(UnsupportedError, match="outliers and 65568 inputs, more than 65536"):
+        run([Linear(buffer("y", 2), buffer("x", 65568), "w")], [fp32("x", np.zeros((1, 65568))), wide], OPTIONS, 1)
+
+
 def test_every_fp16_scale_is_read_as_its_value(isa: str) -> None:
     """All 65,536 of them, as scales of an embedding and (the finite ones) of a linear layer."""
     halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
@@ -156,7 +205,7 @@ def test_every_fp16_scale_is_read_as_its_value(isa: str) -> None:
     np.testing.assert_array_equal(out, finite.astype(np.float32).T)
 
 
-@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize("fmt", list(WeightFormat))
 def test_bias_and_residual_sum(isa: str, fmt: WeightFormat) -> None:
     w, x = matrix(fmt, 64, 64), table(64)
     b = fp32("b", np.linspace(-1, 1, 64))
@@ -168,7 +217,10 @@ def test_bias_and_residual_sum(isa: str, fmt: WeightFormat) -> None:
 
 
 @pytest.mark.parametrize("width", [64, 48, 40])  # of gate and of up: strips full, half and ragged
-@pytest.mark.parametrize("fmt", [WeightFormat.INT4Z, WeightFormat.INT8, WeightFormat.BF16])
+@pytest.mark.parametrize(
+    "fmt",
+    [WeightFormat.INT4Z, WeightFormat.INT8, WeightFormat.BF16, WeightFormat.FP8, WeightFormat.CODEBOOK3],
+)
 def test_gate_and_up_in_one(isa: str, fmt: WeightFormat, width: int) -> None:
     w, x = matrix(fmt, 2 * width, 64), table(64, min(64, width))
     b = fp32("b", np.linspace(-1, 1, 2 * width))
@@ -178,7 +230,7 @@ def test_gate_and_up_in_one(isa: str, fmt: WeightFormat, width: int) -> None:
     np.testing.assert_allclose(out, glu(both, "silu"), atol=2e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize("fmt", list(WeightFormat))
 @pytest.mark.parametrize("count", [1, 40])
 def test_norm_in_front(isa: str, fmt: WeightFormat, count: int) -> None:
     w, x = matrix(fmt, 96, 96), table(96)
@@ -189,7 +241,7 @@ def test_norm_in_front(isa: str, fmt: WeightFormat, count: int) -> None:
     normed = rms_norm(x, np.asarray(norm.data), np.float32(1e-5))
     expected = seen_by(w, normed, ActivationFormat.INT8) @ dequantise(w).astype(np.float64).T
     # a value half-way between two integers may round either way: one step of int8 in one of the inputs
-    step = np.abs(normed[:count]).max() / 127 * np.abs(dequantise(w)).max() if fmt.quantised else 0
+    step = np.abs(normed[:count]).max() / 127 * np.abs(dequantise(w)).max() if fmt.integer else 0
     np.testing.assert_allclose(out, expected[:count], atol=2e-5 + 2 * step)
 
 
@@ -206,7 +258,7 @@ def ways(weights: list[Weight]) -> list[Callable[[], list[Op]]]:
     return [fused, apart]
 
 
-@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize("fmt", list(WeightFormat))
 @pytest.mark.parametrize("count", [1, 40])
 def test_fusion_does_not_change_a_bit(isa: str, fmt: WeightFormat, count: int) -> None:
     weights = [fp32("x", table(64)), matrix(fmt, 64, 64), fp32("norm", np.linspace(0.5, 1.5, 64))]

@@ -217,8 +217,8 @@ def test_memory_is_reported_in_the_bytes_of_the_formats() -> None:
     runner = executor(WeightFormat.INT4Z)
     matrices = [spec for spec in program().weights.values() if spec.matrix]
     vectors = sum(spec.shape[0] * 4 for spec in program().weights.values() if not spec.matrix)
-    groups = sum(spec.shape[0] * spec.shape[1] // 32 for spec in matrices)
-    assert runner.weight_bytes == groups * WeightFormat.INT4Z.group_bytes + vectors
+    packed = sum(spec.shape[0] * WeightFormat.INT4Z.row_bytes(spec.shape[1]) for spec in matrices)
+    assert runner.weight_bytes == packed + vectors
     assert runner.kv_bytes == 40 * program().groups[0].page_bytes(KVFormat.FP32, 16)
 
 

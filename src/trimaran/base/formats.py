@@ -31,21 +31,24 @@ class WeightFormat(StrEnum):
     CODEBOOK4 = "codebook4"
     CODEBOOK3 = "codebook3"
 
-    @property
-    def group_bytes(self) -> int:
-        """Bytes that ``GROUP`` weights of one output take, scales that belong to groups included."""
-        sizes = {"fp32": 128, "bf16": 64, "int8": 34, "int4": 18, "int4z": 20, "fp8": 33}
-        return (sizes | {"codebook4": 16, "codebook3": 12})[self.value]
-
-    @property
-    def output_bytes(self) -> int:
-        """Bytes of one output that its inputs share: levels and their scale."""
-        return self.levels + 2 if self.levels else 0
+    def row_bytes(self, cols: int) -> int:
+        """Bytes of one output with ``cols`` inputs in an executor's memory, scales and levels included."""
+        if self is WeightFormat.FP8:
+            return cols + 4 * -(-cols // FP8_BLOCK)
+        if self.levels:
+            return cols * self.code_bits // 8 + 18  # a table of 16 bytes, whatever the number of levels, and a scale
+        groups = {"fp32": 128, "bf16": 64, "int8": 34, "int4": 18, "int4z": 20}
+        return cols * groups[self.value] // GROUP
 
     @property
     def levels(self) -> int:
         """Levels of each output, in formats that have a codebook."""
-        return {"codebook4": 16, "codebook3": 8}.get(self.value, 0)
+        return 1 << self.code_bits if self.code_bits else 0
+
+    @property
+    def code_bits(self) -> int:
+        """Bits of a code, in formats that have a codebook; else 0."""
+        return {"codebook4": 4, "codebook3": 3}.get(self.value, 0)
 
     @property
     def quantised(self) -> bool:

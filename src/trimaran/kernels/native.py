@@ -248,7 +248,10 @@ class _Assembly:
             fmt, inputs = (weight.fmt.value, spec.shape[1]) if spec.matrix else ("fp32", 1)  # a vector has one input
             head, count = id(weight) in self._heads, self._stacks.get(spec.name, 1)
             bytes_of_one = _native.matrix_bytes(fmt, spec.shape[0] // count, inputs, paired, head)
-            sizes[id(weight), paired] = count * bytes_of_one
+            size = count * bytes_of_one
+            if (outliers := weight.outliers) is not None:
+                size += _native.outlier_bytes(count, spec.shape[0] // count, paired, len(outliers.values))
+            sizes[id(weight), paired] = size
         return sum(sizes.values())
 
     def _buffer(self, buffer: Buffer) -> int:
@@ -259,14 +262,11 @@ class _Assembly:
         weight, paired = self._weights[name], name in self._paired
         key = (id(weight), paired)
         if key not in self._matrices:
-            rows, cols = weight.shape
-            data = np.ascontiguousarray(weight.data).view(np.uint8).reshape(rows, -1)
-            terms = _terms(weight.scale), _terms(weight.minimum)
-            if (count := self._stacks.get(name)) is not None:
-                added = self.core.add_experts(weight.fmt, count, rows // count, cols, data, *terms, paired)
+            canonical = canonical_arrays(weight, self._stacks.get(name, 1))
+            if name in self._stacks:
+                self._matrices[key] = self.core.add_experts(canonical, paired)
             else:
-                added = self.core.add_matrix(weight.fmt, rows, cols, data, *terms, paired, id(weight) in self._heads)
-            self._matrices[key] = added
+                self._matrices[key] = self.core.add_matrix(canonical, paired, id(weight) in self._heads)
         return self._matrices[key]
 
     def _vector(self, name: str | None) -> int:
@@ -400,5 +400,26 @@ class _Assembly:
         return self._int8 and self._weights[op.weight].fmt.integer
 
 
-def _terms(values: npt.NDArray[np.float16] | None) -> npt.NDArray[np.uint16] | None:
-    return None if values is None else np.ascontiguousarray(values).view(np.uint16)
+def canonical_arrays(weight: Weight, count: int = 1) -> _native.Weight:
+    """The core's view of ``count`` matrices, one under the other."""
+    rows, cols = weight.shape
+    halves = weight.scale is not None and weight.scale.dtype == np.float16
+    sparse = weight.outliers
+    return _native.Weight(
+        fmt=weight.fmt,
+        count=count,
+        n=rows // count,
+        k=cols,
+        data=np.ascontiguousarray(weight.data).view(np.uint8).reshape(rows, -1),
+        scale=_bits(weight.scale, rows) if halves else None,
+        minimum=_bits(weight.minimum, rows),
+        block_scale=None if weight.scale is None or halves else np.ascontiguousarray(weight.scale),
+        codebook=None if weight.codebook is None else np.ascontiguousarray(weight.codebook),
+        outlier_starts=None if sparse is None else np.ascontiguousarray(sparse.starts),
+        outlier_columns=None if sparse is None else np.ascontiguousarray(sparse.columns),
+        outlier_values=None if sparse is None else np.ascontiguousarray(sparse.values).view(np.uint16),
+    )
+
+
+def _bits(values: npt.NDArray[np.float16] | None, rows: int) -> npt.NDArray[np.uint16] | None:
+    return None if values is None else np.ascontiguousarray(values).view(np.uint16).reshape(rows, -1)

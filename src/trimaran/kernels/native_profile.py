@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from trimaran.base.formats import GROUP, ActivationFormat, IndexCache, LatentCache
+from trimaran.base.formats import ActivationFormat, IndexCache, LatentCache
 from trimaran.kernels.bounds import Bounds
 from trimaran.kernels.native_lowering import FusedExperts, FusedLinear, Lowered, lower
 from trimaran.kernels.program import (
@@ -216,7 +216,8 @@ def _cost(op: Lowered, weights: Mapping[str, Weight], options: ExecutorOptions) 
                 int8=int8,
             )
         case Embed():
-            return _Cost("embed", bytes_of_row=_bytes_of_row(weights[op.weight]))
+            table = weights[op.weight]
+            return _Cost("embed", bytes_of_row=table.fmt.row_bytes(table.shape[1]))
         case Attention():
             return _Cost(
                 "attention",
@@ -269,11 +270,6 @@ def _cost(op: Lowered, weights: Mapping[str, Weight], options: ExecutorOptions) 
             )
         case Linear() | Experts():
             raise AssertionError("lowering leaves no plain product")
-
-
-def _bytes_of_row(weight: Weight) -> int:
-    """Of one output of a matrix, scales included."""
-    return weight.shape[1] * weight.fmt.group_bytes // GROUP + weight.fmt.output_bytes
 
 
 def _figure(value: float) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from trimaran.base.errors import UnsupportedError
-from trimaran.base.formats import GROUP, WeightFormat
+from trimaran.base.formats import GROUP
 from trimaran.kernels.program import (
     Attention,
     Experts,
@@ -17,7 +17,7 @@ from trimaran.kernels.weights import Weight
 
 MAX_VOCAB = 2**19  # up to here the sums of a sampler's weights are exact
 MAX_ROUTES = 64  # experts of a row, and groups of experts
-FORMATS = (WeightFormat.FP32, WeightFormat.BF16, WeightFormat.INT8, WeightFormat.INT4, WeightFormat.INT4Z)
+MAX_OUTLIER_INPUTS = 2**16
 
 
 def check_shapes(program: Program, weights: Mapping[str, Weight]) -> None:
@@ -26,13 +26,13 @@ def check_shapes(program: Program, weights: Mapping[str, Weight]) -> None:
         if not spec.matrix:
             continue
         fmt, inputs = weights[spec.name].fmt, spec.shape[1]
-        if fmt not in FORMATS:
-            raise UnsupportedError(f"{spec.name} is held as {fmt}, for which the native executor has no kernel")
         multiple = GROUP if fmt.quantised else 2
         if inputs % multiple:
             raise UnsupportedError(
                 f"{spec.name} has {inputs} inputs; as {fmt} the native executor needs a multiple of {multiple}"
             )
+        if inputs > MAX_OUTLIER_INPUTS and weights[spec.name].outliers is not None:
+            raise UnsupportedError(f"{spec.name} has outliers and {inputs} inputs, more than {MAX_OUTLIER_INPUTS}")
     if program.vocab > MAX_VOCAB:
         raise UnsupportedError(f"a vocabulary of {program.vocab} exceeds the native executor's limit of {MAX_VOCAB}")
     for op in program.ops:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trimaran.base.formats import GROUP, OUTLIER_BYTES, WeightFormat
+from trimaran.base.formats import OUTLIER_BYTES, WeightFormat
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class Weight:
     int4      ``data`` uint8 ``[rows, cols / 2]``, ``scale`` as above; in each group of 32, byte ``j`` (of 16) holds
               value ``j`` in the low and value ``j + 16`` in the high nibble (GGUF Q4_0 order)
     int4z     as int4, and ``minimum`` float16 ``[rows, cols / 32]``
-    fp8       ``data`` uint8 (e4m3) ``[rows, cols]``, ``scale`` float32 ``[rows, ceil(cols / 128)]``: rows of a file's
-              block of 128 x 128 repeat its scale, so that rows may be taken and stacked
+    fp8       ``data`` uint8 (e4m3) ``[rows, cols]``, ``scale`` float32 ``[rows, ceil(cols / 128)]``, at most 128 each:
+              rows of a file's block of 128 x 128 repeat its scale, so that rows may be taken and stacked
     codebook  ``data`` as of int4, codes 0 to 15 (codebook3: 0 to 7), ``codebook`` int8 ``[rows, 16]`` (codebook3:
               ``[rows, 8]``), ``scale`` float16 ``[rows]``, ``outliers`` or ``None``
     ========  ==========================================================================================
@@ -68,7 +68,7 @@ def least_bytes(weight: Weight, *, head: bool) -> int:
     rows, cols = weight.shape
     low = rows * cols // 2 if head and weight.fmt is WeightFormat.INT8 else 0
     sparse = 0 if weight.outliers is None else len(weight.outliers.values) * OUTLIER_BYTES
-    return rows * (cols // GROUP * weight.fmt.group_bytes + weight.fmt.output_bytes) + sparse - low
+    return rows * weight.fmt.row_bytes(cols) + sparse - low
 
 
 def touched_experts(experts: int, top_k: int, rows: int) -> float:

@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from trimaran.base.formats import GROUP, WeightFormat
+from trimaran.base.formats import WeightFormat
 from trimaran.checkpoint.catalog import CatalogEntry, load_catalog
 from trimaran.checkpoint.catalog_shape import Shape
 from trimaran.kernels.program import RopeSpec
@@ -33,9 +33,12 @@ def held_bytes(name: str) -> dict[WeightFormat, int]:
     if cfg is None:
         return {}
     weights = program_weights(cfg, build_program(cfg), mtp=False)
-    matrices = sum(count for spec, count in weights if spec.matrix)
+    matrices = [(spec.shape[-1], count) for spec, count in weights if spec.matrix]
     vectors = sum(count for spec, count in weights if not spec.matrix)
-    return {fmt: matrices // GROUP * fmt.group_bytes + vectors * VECTOR_BYTES for fmt in WeightFormat}
+    return {
+        fmt: sum(count // cols * fmt.row_bytes(cols) for cols, count in matrices) + vectors * VECTOR_BYTES
+        for fmt in WeightFormat
+    }
 
 
 def _config(entry: CatalogEntry, shape: Shape) -> ModelConfig:

@@ -16,6 +16,7 @@ from trimaran.quant.stored import Stored
 
 E4M3 = ml_dtypes.float8_e4m3fn
 _LARGEST = 448  # of e4m3
+_MOST_SCALE = 128  # kernels multiply scales by 2^120
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Fp8(Stored):
 
     def grid(self) -> WeightFormat | None:
         held = self.floats.dtype == E4M3 and (self.block[1] % FP8_BLOCK == 0 or self.scale.shape[1] == 1)
-        return WeightFormat.FP8 if held else None
+        return WeightFormat.FP8 if held and np.abs(self.scale.astype(np.float32)).max() <= _MOST_SCALE else None
 
     def on_grid(self) -> Weight:
         repeats = 1 if self.scale.shape[1] > 1 else -(-self.shape[1] // FP8_BLOCK)
@@ -61,10 +62,10 @@ class Fp8(Stored):
 def quantise(name: str, values: Float32) -> Weight:
     """``values`` ``[rows, cols]`` in blocks of 128 x 128, as ``block_rows`` makes them.
 
-    Raises ``UnsupportedError`` where a number is not finite.
+    Raises ``UnsupportedError`` where a number is not finite, or beyond 57344.
     """
-    if not np.isfinite(values).all():
-        raise UnsupportedError(f"{name} holds numbers that are not finite: hold it as bf16 or fp32")
+    if not (np.abs(values) <= _LARGEST * _MOST_SCALE).all():
+        raise UnsupportedError(f"{name} holds numbers too large for fp8, or not finite: hold it as bf16 or fp32")
     floats, scale = block_rows(values)
     scale = np.repeat(scale, FP8_BLOCK, axis=0)[: len(values)]
     return Weight(name, WeightFormat.FP8, values.shape, floats.view(np.uint8), scale)
