@@ -29,7 +29,7 @@ def main() -> None:
     four, zeros, eight = integers(weights, 4), integers(weights, 4, zeros=True), integers(weights, 8)
     exact = replace(four, rounded=False)
     mixed = replace(zeros, column_groups=rng.permutation(COLS) % (COLS // GROUP))
-    report("e4m3", fp8, WeightFormat.INT8, WeightFormat.BF16)
+    report("e4m3", fp8, WeightFormat.INT8, WeightFormat.BF16, WeightFormat.FP8)
     report("4 bits, as their library rounds products", four, WeightFormat.INT4, WeightFormat.BF16)
     report("4 bits, products unrounded", exact, WeightFormat.INT4, WeightFormat.BF16)
     report("4 bits with zero points", zeros, WeightFormat.INT4Z, WeightFormat.INT8)

@@ -45,7 +45,7 @@ Stop = Annotated[
 
 Executor = Annotated[str, typer.Option(help="What computes: native, reference or null.")]
 Threads = Annotated[int, typer.Option(min=0, help="Compute threads; 0: one per core.")]
-WeightFormat = Annotated[Weights, typer.Option(help="How weights are held; auto: as in the file.")]
+WeightFormat = Annotated[Weights, typer.Option(help="How weights are held; auto: as in the file, FP8 as int8.")]
 KVCacheDtype = Annotated[
     Pages,
     typer.Option(

@@ -30,7 +30,8 @@ KV_SPELLINGS = (
     "fp8-static",
     "int8-static",
 )
-WEIGHT_SPELLINGS = ("auto", "bf16", "bfloat16", "fp32", "float32", "int8", "int4", "int4z")
+_CODES = ("int8", "fp8", "int4", "int4z", "codebook4", "codebook3")
+WEIGHT_SPELLINGS = ("auto", "bf16", "bfloat16", "fp32", "float32", *_CODES)
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -62,7 +63,9 @@ class ServeOptions:
     max_num_seqs: Positive = option(64, "most sequences in one step", metavar="N")
     max_num_batched_tokens: Positive = option(512, "most tokens in one step", metavar="TOKENS")
     max_waiting: Positive = option(1024, "most sequences that wait for a place; more get 429", metavar="N")
-    weight_format: str = option("auto", "how weights are held; auto: as in the file", choices=WEIGHT_SPELLINGS)
+    weight_format: str = option(
+        "auto", "how weights are held; auto: as in the file, FP8 as int8", choices=WEIGHT_SPELLINGS
+    )
     activations: str = option("int8", "what quantised weights are multiplied with", choices=("int8", "fp32"))
     kv_cache_dtype: str = option(
         "auto",
