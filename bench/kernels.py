@@ -57,7 +57,7 @@ class Layers:
         weight = random_weight(fmt, shape.n, shape.k)
         self.bytes = _native.matrix_bytes(fmt, shape.n, shape.k, paired, head)
         if weight.outliers is not None:
-            self.bytes += _native.outlier_bytes(1, shape.n, paired, len(weight.outliers.values))
+            self.bytes += _native.outlier_bytes(1, shape.n, paired, weight.outliers.starts)
         self.copies = max(1, FOOTPRINT // self.bytes)
         table = np.random.default_rng(0).standard_normal((VOCAB, shape.k), np.float32)
         core = _native.Program(
@@ -145,7 +145,13 @@ def outliers(n: int, k: int) -> Outliers:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--formats", nargs="+", type=WeightFormat, default=["int4z", "int8", "bf16"], metavar="FORMAT")
+    parser.add_argument(
+        "--formats",
+        nargs="+",
+        type=WeightFormat,
+        default=["int4z", "int8", "bf16", "fp8", "codebook4", "codebook3"],
+        metavar="FORMAT",
+    )
     parser.add_argument("--rows", nargs="+", type=int, default=[1, 4, 8, 16, 32, 64, 256], metavar="ROWS")
     parser.add_argument("--threads", type=int, default=usable_cores())
     options = parser.parse_args()

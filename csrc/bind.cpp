@@ -28,9 +28,14 @@ size_t padded_matrix_bytes(const std::string& format, int n, int k, bool paired,
   return Arena::padded(head ? planes_bytes(n, k) : matrix_bytes(weight_format(format), n, k, paired));
 }
 
-size_t padded_outlier_bytes(int matrices, int n, bool paired, size_t count) {
-  const int strips = matrices * matrix_strips(n, paired);
-  return Arena::padded((size_t(strips) * kStrip + 1) * sizeof(uint32_t)) + Arena::padded(count * sizeof(Outlier));
+size_t padded_outlier_bytes(int matrices, int n, bool paired, const Array<int32_t, 1>& starts) {
+  if (starts.shape(0) != size_t(matrices) * n + 1) throw std::invalid_argument("starts are one more than rows");
+  const int strips = matrix_strips(n, paired);
+  size_t rows = 0;
+  for (int i = 0; i < matrices * strips; i++) {
+    rows += outlier_rows(starts.data() + size_t(i / strips) * n, n, paired, i % strips);
+  }
+  return Arena::padded((size_t(matrices) * strips + 1) * sizeof(uint32_t)) + Arena::padded(rows * sizeof(OutlierRow));
 }
 
 void construct(Program* self, const std::string& isa, int threads, int vocab, int max_rows, int max_sequences,
@@ -237,8 +242,8 @@ NB_MODULE(_native, m) {
       nb::arg("head_dim"), "Bytes of one token's key and value of one kv head.");
   m.def("matrix_bytes", &padded_matrix_bytes, nb::arg("fmt"), nb::arg("n"), nb::arg("k"), nb::arg("paired"),
         nb::arg("head"), "Bytes that a packed matrix takes of a program's weight memory.");
-  m.def("outlier_bytes", &padded_outlier_bytes, nb::arg("matrices"), nb::arg("n"), nb::arg("paired"), nb::arg("count"),
-        "Bytes that the outliers beside the codebooks of some matrices take of it.");
+  m.def("outlier_bytes", &padded_outlier_bytes, nb::arg("matrices"), nb::arg("n"), nb::arg("paired"),
+        nb::arg("starts").noconvert(), "Bytes that the outliers beside the codebooks of some matrices take of it.");
 
   nb::class_<Sampler>(m, "Sampler", "What one request asks of the choice of its tokens, and its history.")
       .def("__init__", &construct_sampler, nb::kw_only(), nb::arg("greedy"), nb::arg("sharpness"), nb::arg("top_k"),

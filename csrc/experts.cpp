@@ -56,8 +56,10 @@ void Program::plan_experts() {
   ActivationShape gathered{}, hidden{};
   int rows = options_.limits.max_rows, scores = 0;
   const auto widen = [&](ActivationShape& s, int count, const Matrix& w) {
-    int& k = quantises(w) ? s.quantised_k : s.float_k;
-    s.rows = std::max(s.rows, count), k = std::max(k, round_up(w.k, kStrip));
+    const int k = round_up(w.k, kStrip);
+    s.rows = std::max(s.rows, count);
+    if (quantises(w)) s.quantised_k = std::max(s.quantised_k, k);
+    if (!quantises(w) || w.outliers) s.float_k = std::max(s.float_k, k);
   };
   expert_workers_ = std::vector<ExpertWorker>(team_.size());
   for (const Op& op : ops_) {
@@ -107,6 +109,7 @@ class Program::ExpertsRun {
         rounded_(p_.quantises(down_.one)),
         in_(alone_ ? p_.workers_[member].row : p_.rows_) {
     prepare_ = p_.prepare_for(op.x, op.norm, op.eps, quantised_, in_);
+    prepare_.both = gate_up_.one.outliers != nullptr;
     if (!quantised_) in_.q = nullptr;
     if (!prepares()) in_.f32 = p_.buffers_[op.x].data, in_.f32_stride = p_.buffers_[op.x].stride;
   }
@@ -152,7 +155,7 @@ class Program::ExpertsRun {
   static Matrix strips_of(const ExpertStack& stack, int expert, int strip) {
     Matrix w = stack.one;
     w.data += expert * stack.bytes + strip * w.strip_bytes;
-    if (w.outliers) w.outlier_starts += (size_t(expert) * w.strips + strip) * kStrip;
+    if (w.outliers) w.outlier_starts += size_t(expert) * w.strips + strip;
     return w;
   }
 
@@ -174,7 +177,8 @@ class Program::ExpertsRun {
       if (quantised_) {
         std::memcpy(at.q, from.q, k);
         std::memcpy(at.groups, from.groups, k / kGroup * sizeof(GroupTerms));
-      } else {
+      }
+      if (!quantised_ || prepare_.both) {
         std::memcpy(at.f32, from.f32, k * sizeof(float));
       }
     }
@@ -193,6 +197,7 @@ class Program::ExpertsRun {
     round.x = worker_.tile, round.x_stride = kStrip, round.width = kStrip, round.k = kStrip;
     round.q = to.q + unit * kGroup, round.groups = to.groups + unit;
     round.q_stride = to.q_stride, round.group_stride = to.group_stride;
+    round.both = down_.one.outliers != nullptr, round.f32 = to.f32 + unit * kGroup, round.f32_stride = to.f32_stride;
     p_.kernels_.prepare(round, 0, piece.rows);
   }
 

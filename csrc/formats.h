@@ -15,8 +15,7 @@ constexpr int kStrip = 32;         // output columns that are stored and compute
 constexpr int kTileTokens = 16;    // tokens of a KV tile
 constexpr int kBlockTokens = 128;  // tokens whose softmax is reduced on its own; blocks are merged in ascending order
 
-constexpr int kFp8Block = 128;    // inputs that share a scale in fp8 weights
-constexpr int kOutlierBytes = 4;  // of a number beside a codebook
+constexpr int kFp8Block = 128;  // inputs that share a scale in fp8 weights
 
 constexpr bool is_codebook(WeightFormat f) { return f == WeightFormat::kCodebook4 || f == WeightFormat::kCodebook3; }
 constexpr bool has_group_scales(WeightFormat f) {

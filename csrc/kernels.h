@@ -10,9 +10,10 @@
 
 namespace trimaran {
 
-struct Outlier {
-  uint16_t input;
-  uint16_t value;  // fp16
+// Numbers beside a strip of codebooks, one of each column; a column that has no more adds nothing to input 0.
+struct OutlierRow {
+  uint16_t inputs[kStrip];
+  uint16_t values[kStrip];  // fp16
 };
 constexpr int kMostOutlierInputs = 1 << 16;
 
@@ -25,10 +26,9 @@ struct Matrix {
   size_t strip_bytes;
   const uint8_t* data;
   const uint8_t* low;  // int8 in two planes: the low nibbles, `data` holds the high ones; null: whole bytes
-  // Numbers beside a codebook: those of column c of strip s are outliers[outlier_starts[s * kStrip + c]] and the next
-  // ones, by ascending input; null: none.
+  // Those of strip s are outliers[outlier_starts[s]] and the next ones, a column's by ascending input; null: none.
   const uint32_t* outlier_starts;
-  const Outlier* outliers;
+  const OutlierRow* outliers;
 };
 
 // What a linear kernel needs of one group of 32 quantised activations: one 16-byte broadcast source.
@@ -39,7 +39,8 @@ struct GroupTerms {
   int32_t correct128;  // -128 * sum(q)
 };
 
-// Rows that are ready for a linear layer; either the int8 part or the float part is used.
+// Rows that are ready for a linear layer; either the int8 part or the float part is used. Beside int8, a matrix with
+// outliers reads floats too: what the integers stand for.
 //
 // A wide row keeps 15 bits of each value, q = 256 * high + low: each group is 32 high bytes, then 32 low bytes.
 struct Activations {
@@ -61,6 +62,7 @@ struct Prepare {  // optionally normalises, then quantises or copies
   int k;      // width rounded up to a multiple of 32
   int8_t* q;  // null: write f32
   bool wide;
+  bool both;  // with q: f32 gets what the integers stand for
   GroupTerms* groups;
   size_t q_stride, group_stride;
   float* f32;

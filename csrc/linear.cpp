@@ -10,6 +10,7 @@ Prepare Program::prepare_for(const LinearOp& op, const Activations& to) const {
   Prepare p = prepare_for(op.x, op.norm, op.eps, quantises(matrices_[op.weight]), to);
   p.gather = op.gather ? step_.logits_rows() : nullptr;
   p.wide = op.wide;
+  p.both = matrices_[op.weight].outliers != nullptr;
   return p;
 }
 

@@ -145,16 +145,30 @@ void pack_strips(const WeightView& w, bool paired, int first, int end, uint8_t* 
   }
 }
 
-uint32_t pack_outliers(const WeightView& w, bool paired, int strips, uint32_t first, uint32_t* starts, Outlier* out) {
-  for (int i = 0; i < strips * kStrip; i++) {
-    starts[i] = first;
-    const int row = strip_row(w.n, paired, i / kStrip, i % kStrip);
-    if (row < 0) continue;
-    for (int at = w.outlier_starts[row]; at < w.outlier_starts[row + 1]; at++) {
-      out[first++] = {uint16_t(w.outlier_columns[at]), w.outlier_values[at]};
-    }
+uint32_t outlier_rows(const int32_t* starts, int n, bool paired, int strip) {
+  uint32_t most = 0;
+  for (int c = 0; c < kStrip; c++) {
+    const int row = strip_row(n, paired, strip, c);
+    if (row >= 0) most = std::max(most, uint32_t(starts[row + 1] - starts[row]));
   }
-  starts[strips * kStrip] = first;
+  return most;
+}
+
+uint32_t pack_outliers(const WeightView& w, bool paired, int strips, uint32_t first, uint32_t* starts,
+                       OutlierRow* out) {
+  for (int s = 0; s < strips; s++) {
+    starts[s] = first;
+    for (int c = 0; c < kStrip; c++) {
+      const int row = strip_row(w.n, paired, s, c);
+      if (row < 0) continue;
+      OutlierRow* to = out + first;
+      for (int at = w.outlier_starts[row]; at < w.outlier_starts[row + 1]; at++, to++) {
+        to->inputs[c] = uint16_t(w.outlier_columns[at]), to->values[c] = w.outlier_values[at];
+      }
+    }
+    first += outlier_rows(w.outlier_starts, w.n, paired, s);
+  }
+  starts[strips] = first;
   return first;
 }
 
@@ -245,8 +259,10 @@ void unpack_levels(const Matrix& m, int row, float* out) {
     out[i] = scale * float(strip[table_offset(c) + code] - 128);
   }
   if (!m.outliers) return;
-  const uint32_t* at = m.outlier_starts + row;  // an unpaired matrix keeps its rows' order
-  for (const Outlier* o = m.outliers + at[0]; o < m.outliers + at[1]; o++) out[o->input] += half_to_float(o->value);
+  const uint32_t* starts = m.outlier_starts + row / kStrip;
+  for (const OutlierRow* o = m.outliers + starts[0]; o < m.outliers + starts[1]; o++) {
+    out[o->inputs[c]] += half_to_float(o->values[c]);
+  }
 }
 
 }  // namespace

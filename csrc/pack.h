@@ -65,8 +65,12 @@ int strip_row(int n, bool paired, int strip, int c);
 // Packs strips [first, end) to `out`, the start of the packed matrix (zero-filled).
 void pack_strips(const WeightView& w, bool paired, int first, int end, uint8_t* out);
 
-// Packs the outliers of all strips; returns how many the matrix has. `starts` counts from `first` on.
-uint32_t pack_outliers(const WeightView& w, bool paired, int strips, uint32_t first, uint32_t* starts, Outlier* out);
+// Rows of outliers that each strip of a matrix needs: as many as the column with the most.
+uint32_t outlier_rows(const int32_t* starts, int n, bool paired, int strip);
+
+// Packs the outliers of all strips to `out` (zero-filled) from row `first` on; returns where they end. `starts`: by
+// strip, then the end.
+uint32_t pack_outliers(const WeightView& w, bool paired, int strips, uint32_t first, uint32_t* starts, OutlierRow* out);
 
 // Packs strips [first, end) of an int8 matrix to the two planes (zero-filled).
 void pack_planes(const WeightView& w, int first, int end, uint8_t* high, uint8_t* low);

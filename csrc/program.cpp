@@ -37,13 +37,17 @@ int Program::add_matrix(const WeightView& view, bool paired) {
 
 void Program::add_outliers(const WeightView& view, Matrix& one) {
   if (!view.outlier_starts) return;
-  const size_t columns = size_t(one.strips) * kStrip;
-  auto* starts = weights_.take<uint32_t>(view.count * columns + 1);
-  auto* outliers = weights_.take<Outlier>(view.outlier_starts[size_t(view.count) * view.n]);
+  const auto of = [&](int i) { return view.from_row(size_t(i) * view.n); };
+  size_t rows = 0;
+  for (int i = 0; i < view.count; i++) {
+    for (int s = 0; s < one.strips; s++) rows += outlier_rows(of(i).outlier_starts, view.n, one.paired, s);
+  }
+  auto* starts = weights_.take<uint32_t>(size_t(view.count) * one.strips + 1);
+  auto* outliers = weights_.take<OutlierRow>(rows);
   one.outlier_starts = starts, one.outliers = outliers;
   uint32_t first = 0;
-  for (int i = 0; i < view.count; i++, starts += columns) {  // where one matrix ends the next begins
-    first = pack_outliers(view.from_row(size_t(i) * view.n), one.paired, one.strips, first, starts, outliers);
+  for (int i = 0; i < view.count; i++, starts += one.strips) {  // where one matrix ends the next begins
+    first = pack_outliers(of(i), one.paired, one.strips, first, starts, outliers);
   }
 }
 
@@ -97,6 +101,7 @@ void Program::finish() {
   const auto needs = [&](const Matrix& w, bool copied) {  // copied: prepared even where it stays float
     if (quantises(w)) {
       quantised_k = std::max(quantised_k, w.k);
+      if (w.outliers) float_k = std::max(float_k, round_up(w.k, kStrip));
       if (w.low || is_codebook(w.format)) strip = std::max(strip, strip_bytes(WeightFormat::kInt8, w.k));
       if (!w.low) return;
       head_strips = std::max(head_strips, size_t(w.strips));

@@ -9,15 +9,6 @@
 #define TRIMARAN_INLINE __attribute__((always_inline)) inline
 #define TRIMARAN_BODY __attribute__((always_inline))
 
-// a * b + c, rounded once where the set has an instruction for it.
-static TRIMARAN_INLINE float fused(float a, float b, float c) {
-#ifdef __FP_FAST_FMAF
-  return __builtin_fmaf(a, b, c);
-#else
-  return a * b + c;
-#endif
-}
-
 // Where no instruction packs the selected lanes of a vector.
 static TRIMARAN_INLINE int copy_selected(float* p, uint32_t mask, const float* lanes) {
   int n = 0;

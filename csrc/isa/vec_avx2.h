@@ -205,6 +205,11 @@ TRIMARAN_INLINE Bytes join_high_nibbles(Bytes upper, Bytes lower) {
   return {_mm256_or_si256(_mm256_andnot_si256(mask, upper.lo), l.lo),
           _mm256_or_si256(_mm256_andnot_si256(mask, upper.hi), l.hi)};
 }
+TRIMARAN_INLINE F16 gather(const float* p, const uint16_t* places) {
+  const auto* at = reinterpret_cast<const __m128i*>(places);
+  return {_mm256_i32gather_ps(p, _mm256_cvtepu16_epi32(_mm_loadu_si128(at)), 4),
+          _mm256_i32gather_ps(p, _mm256_cvtepu16_epi32(_mm_loadu_si128(at + 1)), 4)};
+}
 template <int S>
 TRIMARAN_INLINE Bytes shift_and(Bytes a, uint32_t mask) {
   const __m256i m = _mm256_set1_epi32(int32_t(mask));

@@ -127,6 +127,11 @@ TRIMARAN_INLINE void store(uint16_t* bf16, F16 a) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(bf16), _mm512_cvtepi32_epi16(r));
 }
 
+TRIMARAN_INLINE F16 gather(const float* p, const uint16_t* places) {  // of 16 numbers
+  const __m256i at = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(places));
+  return _mm512_i32gather_ps(_mm512_cvtepu16_epi32(at), p, 4);
+}
+
 TRIMARAN_INLINE Bytes load_bytes(const uint8_t* p) { return _mm512_loadu_si512(p); }
 TRIMARAN_INLINE Bytes low_nibbles(Bytes a) { return _mm512_and_si512(a, _mm512_set1_epi8(15)); }
 TRIMARAN_INLINE Bytes high_nibbles(Bytes a) { return low_nibbles(_mm512_srli_epi16(a, 4)); }

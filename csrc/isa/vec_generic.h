@@ -202,6 +202,11 @@ TRIMARAN_INLINE Bytes join_low_nibbles(Bytes upper, Bytes lower) {
 TRIMARAN_INLINE Bytes join_high_nibbles(Bytes upper, Bytes lower) {
   return TRIMARAN_EACH(Bytes, (upper.v[i] & 0xF0F0F0F0) | (lower.v[i] >> 4 & 0x0F0F0F0F));
 }
+TRIMARAN_INLINE F16 gather(const float* p, const uint16_t* places) {
+  float lanes[16];
+  for (int i = 0; i < 16; i++) lanes[i] = p[places[i]];
+  return load(lanes);
+}
 template <int S>
 TRIMARAN_INLINE Bytes shift_and(Bytes a, uint32_t mask) {
   return TRIMARAN_EACH(Bytes, (S < 0 ? a.v[i] << (S < 0 ? -S : 0) : a.v[i] >> (S < 0 ? 0 : S)) & mask);

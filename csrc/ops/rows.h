@@ -19,13 +19,15 @@ TRIMARAN_INLINE F16 left_over(F16 scaled, I16 q) {
   return max(set1(-127.f), min(set1(127.f), left));
 }
 
-// Quantises 32 values: scale = absmax / 127, q = round half to even (x * (127 / absmax)).
+// Quantises 32 values: scale = absmax / 127, q = round half to even (x * (127 / absmax)). `rounded`: gets what the
+// integers stand for, if not null.
 template <bool Wide>
-TRIMARAN_INLINE void quantise_group(F16 a, F16 b, int8_t* q, GroupTerms* g) {
+TRIMARAN_INLINE void quantise_group(F16 a, F16 b, int8_t* q, GroupTerms* g, float* rounded) {
   const float absmax = reduce_max(max(abs(a), abs(b)));
   if (any_nan(a, b) || absmax > kLargest) {  // no integers stand for such a group: its products shall be NaN
     for (int i = 0; i < (Wide ? 64 : 32); i += 16) store_int8(q + i, set1_int(0));
     *g = {__builtin_nanf(""), __builtin_nanf(""), 0, 0};
+    if (rounded) store(rounded, set1(g->scale)), store(rounded + 16, set1(g->scale));
     return;
   }
   const bool some = absmax > kTiny;
@@ -42,6 +44,13 @@ TRIMARAN_INLINE void quantise_group(F16 a, F16 b, int8_t* q, GroupTerms* g) {
     store_int8(q + 48, lb);
     sum = 256 * sum + reduce_add(add(la, lb));
     scale *= 1.f / 256;
+    if (rounded) {
+      store(rounded, mul(to_float(add(times256(qa), la)), set1(scale)));
+      store(rounded + 16, mul(to_float(add(times256(qb), lb)), set1(scale)));
+    }
+  } else if (rounded) {
+    store(rounded, mul(to_float(qa), set1(scale)));
+    store(rounded + 16, mul(to_float(qb), set1(scale)));
   }
   *g = {scale, scale * float(sum), -8 * sum, -128 * sum};
 }
@@ -108,11 +117,12 @@ inline void prepare(const Prepare& p, int first, int end) {
     if (p.q) {
       int8_t* q = p.q + size_t(row) * p.q_stride;
       GroupTerms* g = p.groups + size_t(row) * p.group_stride;
+      float* f = p.both ? p.f32 + size_t(row) * p.f32_stride : nullptr;
       for_prepared_row(p, row, [&](int k, F16 a, F16 b) TRIMARAN_BODY {
         if (p.wide) {
-          quantise_group<true>(a, b, q + 2 * k, g + k / kGroup);
+          quantise_group<true>(a, b, q + 2 * k, g + k / kGroup, f ? f + k : nullptr);
         } else {
-          quantise_group<false>(a, b, q + k, g + k / kGroup);
+          quantise_group<false>(a, b, q + k, g + k / kGroup, f ? f + k : nullptr);
         }
       });
     } else {

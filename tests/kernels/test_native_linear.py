@@ -173,6 +173,19 @@ def test_fp8_is_the_product_of_its_numbers_in_fp32(isa: str) -> None:
     np.testing.assert_array_equal(read, dequantise(w)[:64])
 
 
+@pytest.mark.parametrize("first", [WeightFormat.INT8, WeightFormat.CODEBOOK3])
+@pytest.mark.parametrize("count", [1, 40])
+def test_layers_with_and_without_outliers_share_an_input(isa: str, first: WeightFormat, count: int) -> None:
+    x = table(96)
+    second = WeightFormat.CODEBOOK4 if first is WeightFormat.INT8 else WeightFormat.INT4
+    a, b = replace(matrix(first, 64, 96), name="a"), replace(matrix(second, 64, 96, seed=2), name="b")
+    ys = [buffer(name, 64) for name in ("ya", "yb", "y")]
+    ops = [Linear(ys[0], buffer("x", 96), "a"), Linear(ys[1], buffer("x", 96), "b"), Add(ys[2], ys[0], ys[1])]
+    out = run(ops, [fp32("x", x), a, b], OPTIONS, count)
+    both = dequantise(a).astype(np.float64) + dequantise(b)
+    np.testing.assert_allclose(out, seen_by(a, x, ActivationFormat.INT8)[:count] @ both.T, atol=4e-5)
+
+
 def test_arrays_that_do_not_match_are_refused() -> None:
     w = matrix(WeightFormat.CODEBOOK4, 32, 64)
     assert w.outliers is not None

@@ -250,7 +250,7 @@ class _Assembly:
             bytes_of_one = _native.matrix_bytes(fmt, spec.shape[0] // count, inputs, paired, head)
             size = count * bytes_of_one
             if (outliers := weight.outliers) is not None:
-                size += _native.outlier_bytes(count, spec.shape[0] // count, paired, len(outliers.values))
+                size += _native.outlier_bytes(count, spec.shape[0] // count, paired, outliers.starts)
             sizes[id(weight), paired] = size
         return sum(sizes.values())
 
@@ -378,7 +378,7 @@ class _Assembly:
 
     def _add_linear(self, op: FusedLinear, previous: Lowered | None) -> None:
         same = isinstance(previous, FusedLinear) and op.same_input(previous)
-        reuse = same and isinstance(previous, FusedLinear) and self._quantises(op) == self._quantises(previous)
+        reuse = same and isinstance(previous, FusedLinear) and self._prepares(op) == self._prepares(previous)
         self.core.linear(
             out=NONE if op.epilogue == "logits" else self._buffer(op.out),
             x=self._buffer(op.x),
@@ -395,6 +395,10 @@ class _Assembly:
 
     def _makes_logits_of_int8(self, op: FusedLinear) -> bool:
         return op.epilogue == "logits" and self._weights[op.weight].fmt is WeightFormat.INT8 and self._quantises(op)
+
+    def _prepares(self, op: FusedLinear) -> tuple[bool, bool]:
+        """As what the input is wanted: as integers, and as what they stand for."""
+        return self._quantises(op), self._weights[op.weight].outliers is not None
 
     def _quantises(self, op: FusedLinear) -> bool:
         return self._int8 and self._weights[op.weight].fmt.integer
