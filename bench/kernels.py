@@ -20,7 +20,8 @@ import numpy as np
 from trimaran import _native
 from trimaran.base.formats import FP8_BLOCK, GROUP, WeightFormat
 from trimaran.bench.machine import ForeignLoad, Machine, usable_cores
-from trimaran.kernels.native import canonical_arrays, choose_isa
+from trimaran.kernels.native import choose_isa
+from trimaran.kernels.native_weights import canonical_arrays
 from trimaran.kernels.weights import Outliers, Weight
 
 FOOTPRINT = 64 << 20  # bytes of all copies together

@@ -10,7 +10,8 @@ from trimaran import _native
 from trimaran.base.errors import UnsupportedError
 from trimaran.base.formats import ActivationFormat, WeightFormat
 from trimaran.kernels.dequantise import dequantise, pack_nibbles
-from trimaran.kernels.native import NativeExecutor, canonical_arrays
+from trimaran.kernels.native import NativeExecutor
+from trimaran.kernels.native_weights import canonical_arrays
 from trimaran.kernels.program import Add, Glu, Linear, Op, RmsNorm
 from trimaran.kernels.reference_ops import glu, rms_norm, through_int8
 from trimaran.kernels.step import ExecutorOptions
