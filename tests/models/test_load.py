@@ -132,12 +132,13 @@ def test_quantised_gguf_rows_are_put_back_in_order(kind: str, tmp_path: Path) ->
     assert weights[QKV].fmt == {"Q8_0": "int8", "Q4_0": "int4", "Q4_1": "int4z"}[kind]
 
 
-def test_vectors_stay_fp32_and_matrices_follow_the_request() -> None:
-    weights = load(open_tiny("biased"), WeightFormat.INT4)
+@pytest.mark.parametrize("fmt", [WeightFormat.INT4, WeightFormat.FP8, WeightFormat.CODEBOOK3])
+def test_vectors_stay_fp32_and_matrices_follow_the_request(fmt: WeightFormat) -> None:
+    weights = load(open_tiny("biased"), fmt)
     assert weights["model.layers.0.self_attn.qkv.bias"].fmt is WeightFormat.FP32
     assert weights["model.norm"].fmt is WeightFormat.FP32
-    assert weights[QKV].fmt is WeightFormat.INT4
-    assert weights["lm_head"].fmt is WeightFormat.INT8  # int4 would hurt the output matrix most
+    assert weights[QKV].fmt is fmt
+    assert weights["lm_head"].fmt is WeightFormat.INT8  # what is coarser would hurt the output matrix most
 
 
 def mixed(tmp_path: Path, **formats: str) -> InMemory:

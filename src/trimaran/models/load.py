@@ -23,7 +23,7 @@ from trimaran.quant.stored import Stored
 
 log = logging.getLogger(__name__)
 
-_TABLES = ("model.embed_tokens", "lm_head")  # matrices that 4 bits would hurt most
+_TABLES = ("model.embed_tokens", "lm_head")  # matrices that coarse formats hurt most
 
 
 def load_weights(
@@ -32,7 +32,7 @@ def load_weights(
     """The weights of ``program``, by its names.
 
     ``weight_format`` ``None`` keeps each tensor's own grid; otherwise matrices are held in it, except that embedding
-    and output matrix are held as int8 where 4 bits or less are asked for. No matrix is in a coarser format than the
+    and output matrix are held as int8 where a coarser format is asked for. No matrix is in a coarser format than the
     program says. Vectors are fp32. Tied matrices are one object under two names. Tensors that a program reads as one
     matrix are stacked in the finest format among them (in the order of ``_FINENESS``); what this rounds is logged.
 
@@ -143,4 +143,4 @@ _FINENESS = (
     WeightFormat.BF16,
     WeightFormat.FP32,
 )
-_COARSE = _FINENESS[:4]
+_COARSE = _FINENESS[: _FINENESS.index(WeightFormat.INT8)]
