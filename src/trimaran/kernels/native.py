@@ -23,7 +23,7 @@ from trimaran.kernels.kv_scales import scales_of
 from trimaran.kernels.native_lowering import GATED, FusedExperts, FusedLinear, Lowered, Slots, lower, plan_slots
 from trimaran.kernels.native_profile import Profile
 from trimaran.kernels.native_shapes import check_shapes
-from trimaran.kernels.native_weights import canonical_arrays
+from trimaran.kernels.native_weights import canonical_arrays, packed_bytes
 from trimaran.kernels.program import (
     Add,
     Attention,
@@ -243,15 +243,10 @@ class _Assembly:
 
     def _weight_bytes(self, program: Program) -> int:
         sizes = {}
-        for spec in program.weights.values():
-            weight, paired = self._weights[spec.name], spec.name in self._paired
-            fmt, inputs = (weight.fmt.value, spec.shape[1]) if spec.matrix else ("fp32", 1)  # a vector has one input
-            head, count = id(weight) in self._heads, self._stacks.get(spec.name, 1)
-            bytes_of_one = _native.matrix_bytes(fmt, spec.shape[0] // count, inputs, paired, head)
-            size = count * bytes_of_one
-            if (outliers := weight.outliers) is not None:
-                size += _native.outlier_bytes(count, spec.shape[0] // count, paired, outliers.starts)
-            sizes[id(weight), paired] = size
+        for name in program.weights:
+            weight, paired = self._weights[name], name in self._paired
+            head, count = id(weight) in self._heads, self._stacks.get(name, 1)
+            sizes[id(weight), paired] = packed_bytes(weight, count, paired=paired, head=head)
         return sum(sizes.values())
 
     def _buffer(self, buffer: Buffer) -> int:

@@ -28,5 +28,16 @@ def canonical_arrays(weight: Weight, count: int = 1) -> _native.Weight:
     )
 
 
+def packed_bytes(weight: Weight, count: int, *, paired: bool, head: bool) -> int:
+    """Bytes that ``count`` matrices, one under the other, or a vector take of the core's weight memory."""
+    if len(weight.shape) == 1:
+        return _native.matrix_bytes("fp32", weight.shape[0], 1, paired, False)  # fp32 whatever it came in
+    rows, inputs = weight.shape
+    size = count * _native.matrix_bytes(weight.fmt, rows // count, inputs, paired, head)
+    if weight.outliers is not None:
+        size += _native.outlier_bytes(count, rows // count, paired, weight.outliers.starts)
+    return size
+
+
 def _bits(values: npt.NDArray[np.float16] | None, rows: int) -> npt.NDArray[np.uint16] | None:
     return None if values is None else np.ascontiguousarray(values).view(np.uint16).reshape(rows, -1)
