@@ -139,7 +139,7 @@ def test_a_shared_prefix_page_serves_two_sequences() -> None:
 
 def test_only_the_pages_of_the_sequence_are_written() -> None:
     runner = executor()
-    parts = runner._heads[0]._parts
+    parts = runner._heads[0].stores
     before = [part.arrays[0].copy() for part in parts]
     logits(runner, Rows(PROMPT[:20], 0, [7, 3]))
     for part, old in zip(parts, before, strict=True):
@@ -200,7 +200,7 @@ def test_int8_activations_only_meet_quantised_weights() -> None:
 
 
 def test_bf16_pages_round_and_fp32_pages_do_not() -> None:
-    assert all(part.arrays[0].itemsize == 2 for part in executor(options=FAST)._heads[0]._parts)
+    assert all(part.arrays[0].itemsize == 2 for part in executor(options=FAST)._heads[0].stores)
     close = logits(executor(options=FAST), Rows(PROMPT, 0, PAGES))
     exact = logits(executor(), Rows(PROMPT, 0, PAGES))
     assert 1e-4 < np.abs(close - exact).max() < 0.2
