@@ -100,6 +100,8 @@ class Layers:
             np.zeros(rows, np.int32),
             each,
             (),
+            (),
+            np.zeros(0, np.uint64),
             each,
         )
 

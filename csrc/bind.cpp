@@ -2,6 +2,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -125,18 +126,47 @@ void add_linear(Program& p, int out, int x, int weight, int bias, int norm, floa
   p.add_op(LinearOp{out, x, weight, bias, norm, eps, gather, epilogue_named(epilogue), residual, wide, reuse});
 }
 
-void begin(Program& p, const Array<int32_t, 1>& tokens, const Array<int32_t, 1>& starts,
-           const Array<int32_t, 1>& contexts, const Array<int32_t, 1>& slots,
-           const std::vector<Array<int32_t, 2>>& page_tables, const Array<int32_t, 1>& logits_rows, bool want_logits) {
+using EntryTags = std::pair<Array<int64_t, 2>, Array<uint64_t, 2>>;
+
+void tag_pages(Program& p, int group, const Array<int64_t, 1>& tags, const Array<uint64_t, 1>& owners) {
+  p.tag_pages(group, {tags.data(), owners.data()});
+}
+
+nb::tuple begin(Program& p, const Array<int32_t, 1>& tokens, const Array<int32_t, 1>& starts,
+                const Array<int32_t, 1>& contexts, const Array<int32_t, 1>& slots,
+                const std::vector<Array<int32_t, 2>>& page_tables, const std::vector<EntryTags>& expected,
+                const Array<uint64_t, 1>& readers, const Array<int32_t, 1>& logits_rows, bool want_logits) {
   if (starts.shape(0) != contexts.shape(0) + 1 || slots.shape(0) != contexts.shape(0)) {
     throw std::invalid_argument("starts must have one entry more than contexts, slots as many");
   }
+  if (!expected.empty() && readers.shape(0) != contexts.shape(0)) {
+    throw std::invalid_argument("readers must have as many entries as contexts");
+  }
   std::vector<PageTable> tables;
   for (const auto& t : page_tables) tables.push_back({t.data(), int(t.shape(0)), int(t.shape(1))});
-  const StepArrays arrays{tokens.data(),     int(tokens.shape(0)), starts.data(),
-                          contexts.data(),   slots.data(),         int(contexts.shape(0)),
-                          std::move(tables), logits_rows.data(),   int(logits_rows.shape(0))};
+  std::vector<PageTags> entries;
+  for (size_t g = 0; g < expected.size(); g++) {
+    const auto& [tags, owners] = expected[g];
+    for (int d = 0; d < 2; d++) {
+      if (g >= page_tables.size() || tags.shape(d) != page_tables[g].shape(d) || owners.shape(d) != tags.shape(d)) {
+        throw std::invalid_argument("what is expected of pages must have the shape of their table");
+      }
+    }
+    entries.push_back({tags.data(), owners.data()});
+  }
+  const StepArrays arrays{tokens.data(),
+                          int(tokens.shape(0)),
+                          starts.data(),
+                          contexts.data(),
+                          slots.data(),
+                          int(contexts.shape(0)),
+                          std::move(tables),
+                          std::move(entries),
+                          readers.data(),
+                          logits_rows.data(),
+                          int(logits_rows.shape(0))};
   p.begin(arrays, want_logits);
+  return nb::tuple(nb::cast(p.faulty()));
 }
 
 void finish_step(Program& p) {
@@ -268,6 +298,8 @@ NB_MODULE(_native, m) {
            nb::arg("max_rows"), nb::arg("max_sequences"), nb::arg("page_size"), nb::arg("max_positions"),
            nb::arg("int8_activations"), nb::arg("kv_format"), nb::arg("weight_bytes"), nb::arg("share_prefixes") = true)
       .def("add_group", &Program::add_group, nb::arg("num_pages"), nb::arg("window"))
+      .def("tag_pages", &tag_pages, nb::arg("group"), nb::arg("tags").noconvert(), nb::arg("owners").noconvert(),
+           "Steps say from now on what they expect of the group's pages; the arrays must outlive the program.")
       .def("add_heads_cache", &Program::add_heads_cache, nb::arg("group"), nb::arg("layers"), nb::arg("kv_heads"),
            nb::arg("head_dim"), nb::arg("wide"))
       .def(
@@ -356,8 +388,10 @@ NB_MODULE(_native, m) {
            "Ties each thread but the caller's to one of these cores, the first of which is left to the caller.")
       .def("begin", &begin, nb::arg("tokens").noconvert(), nb::arg("starts").noconvert(),
            nb::arg("contexts").noconvert(), nb::arg("slots").noconvert(), nb::arg("page_tables").noconvert(),
-           nb::arg("logits_rows").noconvert(), nb::arg("want_logits"),
-           "Starts a step. ValueError names the first input that is out of range.")
+           nb::arg("expected").noconvert(), nb::arg("readers").noconvert(), nb::arg("logits_rows").noconvert(),
+           nb::arg("want_logits"),
+           "Starts a step and returns its faulty sequences. ValueError names the first input that is out of range.")
+      .def_prop_ro("check_seconds", &Program::check_seconds, "What comparing the last step's page tags has taken.")
       .def("finish_step", &finish_step, "Returns when the step that begin() started is done.")
       .def("choose", &choose, nb::arg("samplers"), nb::arg("rows"), nb::arg("positions"),
            "Tokens for rows of the last step's logits: an id, -1 for a row that is not finite, or with logprobs "

@@ -116,6 +116,8 @@ class Program {
   int add_rope(const float* cos, const float* sin, const float* query_scale, int positions, int dims);
   // Caches of one group share pages; page 0 is the null page. `window`: see GroupLimits.
   int add_group(int num_pages, int window);
+  // From now on steps say what they expect of the group's pages.
+  void tag_pages(int group, PageTags held) { group_limits_[group].held = held; }
   // Keys and values of some layers, in a group's pages behind the caches that are there already.
   // `wide`: the layers that are held as wider() says.
   int add_heads_cache(int group, int layers, int kv_heads, int head_dim, const std::vector<int>& wide);
@@ -134,6 +136,9 @@ class Program {
   // values out of range, and nothing has begun then. finish_step() joins in and returns when the step is done. The
   // arrays must not change in between, and nothing else may be called: std::logic_error.
   void begin(const StepArrays& arrays, bool want_logits);
+  // The running step's sequences whose pages were not what was expected.
+  const std::vector<int>& faulty() const { return step_.faulty(); }
+  double check_seconds() const { return step_.check_seconds(); }
   void finish_step();
 
   // Chooses a token for some rows of the last step's logits, shared out among the team.

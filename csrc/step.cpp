@@ -1,6 +1,7 @@
 #include "step.h"
 
 #include <algorithm>
+#include <chrono>
 #include <climits>
 #include <stdexcept>
 #include <string>
@@ -12,6 +13,20 @@ void check(int64_t value, int64_t low, int64_t end, const char* what, int index)
   if (value >= low && value < end) return;
   throw std::invalid_argument(std::string(what) + " " + std::to_string(value) + " at index " + std::to_string(index) +
                               " is not in [" + std::to_string(low) + ", " + std::to_string(end) + ")");
+}
+
+// Whether the pages first to end - 1 that a sequence reads or writes are what the entries of its row of the table were
+// made for, those from `written` on being its own.
+bool holds_pages(const int32_t* pages, const PageTags& expected, const GroupLimits& group, int first, int written,
+                 int end, uint64_t reader) {
+  for (int p = first; p < end; p++) {
+    const int page = pages[p];
+    const int64_t tag = expected.tags[p];
+    const uint64_t owner = p < written ? expected.owners[p] ^ reader : reader;
+    if (page <= 0 || page >= group.num_pages || tag == 0) return false;
+    if (group.held.tags[page] != tag || group.held.owners[page] != owner) return false;
+  }
+  return true;
 }
 
 }  // namespace
@@ -28,7 +43,12 @@ void Step::load(const StepArrays& a, const StepLimits& limits, const std::vector
   int table_rows = INT_MAX, columns = INT_MAX;
   for (const PageTable& t : a.page_tables)
     table_rows = std::min(table_rows, t.rows), columns = std::min(columns, t.columns);
+  const bool tagged = !a.expected.empty();
+  for (const GroupLimits& group : groups) check(group.held.tags != nullptr, tagged, tagged + 1, "page tags", 0);
+  if (tagged) check(int64_t(a.expected.size()), int64_t(groups.size()), int64_t(groups.size()) + 1, "expectations", 0);
+  if (tagged && int(null_pages_.size()) < columns) null_pages_.assign(columns, 0);
   sequences_.clear();
+  faulty_.clear();
   for (int i = 0; i < a.sequences; i++) {
     check(a.starts[i + 1], int64_t(a.starts[i]) + 1, int64_t(a.rows) + 1, "row", i + 1);
     check(a.slots[i], 0, table_rows, "slot", i);
@@ -40,13 +60,33 @@ void Step::load(const StepArrays& a, const StepLimits& limits, const std::vector
     for (size_t g = 0; g < groups.size(); g++) {
       const PageTable& table = a.page_tables[g];
       const int32_t* pages = table.pages + size_t(a.slots[i]) * table.columns;
-      const int seen = first_seen(a.contexts[i], groups[g].window);
-      for (int p = seen / limits.page_size; p < count; p++) check(pages[p], 0, groups[g].num_pages, "page", p);
+      const int first = first_seen(a.contexts[i], groups[g].window) / limits.page_size;
+      for (int p = first; p < count && !tagged; p++) check(pages[p], 0, groups[g].num_pages, "page", p);
       sequence.pages[g] = pages;
     }
     sequences_.push_back(sequence);
   }
   arrays_ = a;
+  if (tagged) take_out_faulty(limits.page_size, groups);
+}
+
+void Step::take_out_faulty(int page_size, const std::vector<GroupLimits>& groups) {
+  const auto began = std::chrono::steady_clock::now();
+  for (int i = 0; i < arrays_.sequences; i++) {
+    SequenceRows& s = sequences_[i];
+    const int written = s.context / page_size, end = (s.context + s.rows + page_size - 1) / page_size;
+    bool holds = true;
+    for (size_t g = 0; g < groups.size() && holds; g++) {
+      const size_t row = size_t(arrays_.slots[i]) * arrays_.page_tables[g].columns;
+      const PageTags expected{arrays_.expected[g].tags + row, arrays_.expected[g].owners + row};
+      const int first = first_seen(s.context, groups[g].window) / page_size;
+      holds = holds_pages(s.pages[g], expected, groups[g], first, written, end, arrays_.readers[i]);
+    }
+    if (holds) continue;
+    faulty_.push_back(i);
+    for (size_t g = 0; g < groups.size(); g++) s.pages[g] = null_pages_.data();
+  }
+  check_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
 }
 
 }  // namespace trimaran

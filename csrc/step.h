@@ -15,12 +15,21 @@ struct PageTable {
   int rows, columns;
 };
 
+// Who holds the pages of a group [num_pages], and what a page table's entries [rows][columns] were made for: see
+// src/trimaran/kernels/page_tags.py. They belong to Python and outlive the program, or the step.
+struct PageTags {
+  const int64_t* tags;  // null: none
+  const uint64_t* owners;
+};
+
 struct StepArrays {
   const int32_t* tokens;
   int rows;
   const int32_t *starts, *contexts, *slots;
   int sequences;
   std::vector<PageTable> page_tables;  // by cache group
+  std::vector<PageTags> expected;      // of each table's entries; empty where pages have no tags
+  const uint64_t* readers;             // [sequences], where pages have tags: whose rows of the tables these are
   const int32_t* logits_rows;
   int logits;
 };
@@ -32,12 +41,15 @@ struct StepLimits {
 // Pages of a cache group; with a window, those before the first row's are not looked at.
 struct GroupLimits {
   int num_pages;
-  int window;  // tokens; 0: none
+  int window;       // tokens; 0: none
+  PageTags held{};  // who holds the pages
 };
 
 class Step {
  public:
-  // Throws std::invalid_argument that names the first value out of range; nothing has been written then.
+  // Throws std::invalid_argument that names the first value out of range; nothing has been written then. Where pages
+  // have tags, a page that is out of range, or not what its entry was made for, is no error: its sequence gets the null
+  // page alone and is faulty.
   void load(const StepArrays& arrays, const StepLimits& limits, const std::vector<GroupLimits>& groups);
 
   int rows() const { return arrays_.rows; }
@@ -45,10 +57,17 @@ class Step {
   const int32_t* tokens() const { return arrays_.tokens; }
   const int32_t* logits_rows() const { return arrays_.logits_rows; }
   const std::vector<SequenceRows>& sequences() const { return sequences_; }
+  const std::vector<int>& faulty() const { return faulty_; }
+  double check_seconds() const { return check_seconds_; }  // that comparing tags has taken
 
  private:
+  void take_out_faulty(int page_size, const std::vector<GroupLimits>& groups);
+
   StepArrays arrays_{};
   std::vector<SequenceRows> sequences_;
+  std::vector<int> faulty_;
+  double check_seconds_ = 0;
+  std::vector<int32_t> null_pages_;  // as many as a table has columns
 };
 
 // Floats of partial results that a plan may have: 256 MiB, of which only what was used takes memory. No memory plan

@@ -295,14 +295,16 @@ def test_threads_are_not_pinned_unless_asked():
 
 
 LEAVE_A_STEP = """
+import numpy as np
 from tests.kernels.test_native import PAGES, PROMPT, Rows, executor, step
 for _ in range(8):
     runner = executor()
     runner.start(step(Rows(PROMPT, 0, PAGES)))
     del runner  # nobody closed it
     core = executor()._core
+    NOBODY = np.zeros(0, np.uint64)
     held = step(Rows(PROMPT, 0, PAGES))
-    arrays = (held.tokens, held.starts, held.contexts, held.slots, held.page_tables, held.logits_rows)
+    arrays = (held.tokens, held.starts, held.contexts, held.slots, held.page_tables, (), NOBODY, held.logits_rows)
     core.begin(*arrays, False)
     del core
 """
@@ -320,8 +322,9 @@ def test_nothing_else_may_be_done_while_a_step_runs() -> None:
     assert core is not None
     with pytest.raises(RuntimeError, match="no step is running"):
         core.finish_step()
+    nobody = np.zeros(0, np.uint64)
     held = step(Rows(PROMPT, 0, PAGES))
-    arrays = (held.tokens, held.starts, held.contexts, held.slots, held.page_tables, held.logits_rows)
+    arrays = (held.tokens, held.starts, held.contexts, held.slots, held.page_tables, (), nobody, held.logits_rows)
     core.begin(*arrays, True)
     for forbidden in (lambda: core.begin(*arrays, True), lambda: core.choose([], [], []), core.profile):
         with pytest.raises(RuntimeError, match="a step is running"):

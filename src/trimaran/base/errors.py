@@ -67,5 +67,9 @@ class NumericsError(TrimaranError):
     """The model produced NaN or infinity for this request; its neighbours are not affected."""
 
 
+class PageIntegrityError(TrimaranError):
+    """A page of this request's cache turned out not to be its own; nothing was read from it, neighbours go on."""
+
+
 class EngineDiedError(TrimaranError):
     """The engine process ended or stopped answering; requests in flight are lost."""

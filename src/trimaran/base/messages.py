@@ -84,6 +84,7 @@ class CachePages(msgspec.Struct, frozen=True, array_like=True):
     unused: int = 0  # of these, in sequences' last pages behind their last token
     neighbours: int = 0  # pairs of pages that follow each other in a sequence
     jumps: int = 0  # of these, those that do not in memory
+    quarantined: int = 0  # out of use, because something was wrong with them
 
 
 class Started(msgspec.Struct, frozen=True, tag=True):
@@ -112,6 +113,7 @@ class Beat(msgspec.Struct, frozen=True, tag=True):
     cached_tokens: int = 0
     generated_tokens: int = 0
     preemptions: int = 0
+    page_faults: int = 0  # entries of page tables that were not what they were made for
     step_seconds: float = 0.0  # while there was a step to run
     executor_seconds: float = 0.0  # of these, while the executor had one; the rest is what Python costs
     running: int = 0

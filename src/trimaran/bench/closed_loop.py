@@ -1,7 +1,7 @@
 """A closed loop in this process: so many requests are in flight until all are done, and what that was like."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from trimaran.base.errors import TrimaranError
@@ -34,9 +34,10 @@ class Flow:
     most_waiting: int = 0
     most_pages: int = 0  # in use, of all cache groups; pages that are only kept for their prefix do not count
     outputs: list[list[int]] = field(default_factory=list)  # by job
+    watched: list[float] = field(default_factory=list)  # what ``watch`` said after each step
 
 
-def run_closed(engine: Engine, jobs: Sequence[Job], concurrency: int) -> Flow:
+def run_closed(engine: Engine, jobs: Sequence[Job], concurrency: int, watch: Callable[[], float] | None = None) -> Flow:
     """Submits ``jobs`` in order, ``concurrency`` at a time; the next one goes in when it is due and one has ended.
 
     Nothing else may use the engine meanwhile. Raises ``TrimaranError`` when a request fails.
@@ -56,6 +57,8 @@ def run_closed(engine: Engine, jobs: Sequence[Job], concurrency: int) -> Flow:
             engine.submit(Submit(str(place), jobs[place].prompt, sampling))
             place += 1
         messages = engine.step()
+        if watch is not None:
+            flow.watched.append(watch())
         now = time.perf_counter()
         for message in messages:
             if isinstance(message, Failed):

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Measure speed, with its share of the machine's floor.")
 app.command()(bench_formats.kv)
 app.command()(bench_formats.weights)
+app.command()(bench_formats.integrity)
 
 
 @app.command()

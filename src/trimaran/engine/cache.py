@@ -14,6 +14,7 @@ from trimaran.engine.pages import PagePool
 from trimaran.engine.prefix import PrefixCache
 from trimaran.engine.sequence import Sequence
 from trimaran.engine.window import pages_of
+from trimaran.kernels.page_tags import PageTags
 from trimaran.kernels.step import Int32
 
 
@@ -32,22 +33,25 @@ class KVCache:
         identity: bytes,
         *,
         prefix_caching: bool = True,
+        page_tags: Items[PageTags] | None = None,
     ) -> None:
-        """``identity`` says what cached pages mean (``prefix.py``)."""
+        """``identity`` says what cached pages mean (``prefix.py``); ``page_tags`` are what the executor looks at."""
         self._page_size = limits.page_size
         tags = count(1)
+        marks = [None] * len(num_pages) if page_tags is None else page_tags
         self.groups = tuple(
-            PageGroup(PagePool(pages - 1, tags), window, limits)
-            for window, pages in zip(windows, num_pages, strict=True)
+            PageGroup(PagePool(pages - 1, tags, where), window, limits)
+            for window, pages, where in zip(windows, num_pages, marks, strict=True)
         )
         self._windowed = [(number, group) for number, group in enumerate(self.groups) if group.window is not None]
         self.tables: tuple[Int32, ...] = tuple(group.table for group in self.groups)
+        self.expected = None if page_tags is None else tuple(group.expected for group in self.groups)
         self.prefix = PrefixCache(self.groups, identity, enabled=prefix_caching)
 
     @property
     def unused(self) -> bool:
         """True when no sequence holds a page."""
-        return all(group.pool.available == group.pool.total for group in self.groups)
+        return all(group.pool.available + group.pool.quarantined == group.pool.total for group in self.groups)
 
     def place(self, sequence: Sequence, slot: int, reserve: int) -> bool:
         """Gives a sequence ``slot`` and the pages of a prefix that is cached, and those that all its tokens need: in a
@@ -63,7 +67,7 @@ class KVCache:
             self._release(slot, found)
             return False
         for group, held, end in zip(self.groups, found, ends, strict=True):
-            group.show(slot, held)
+            group.show(slot, held, sequence.keys[held.first : held.end], sequence.owner)
             group.extend(slot, held, end, sequence.id)
         sequence.slot = slot
         sequence.pages = found
@@ -111,7 +115,8 @@ class KVCache:
                 total=group.pool.total,
                 free=group.pool.free,
                 cached=group.pool.cached,
-                slots=(group.pool.total - group.pool.available) * self._page_size,
+                quarantined=group.pool.quarantined,
+                slots=(group.pool.total - group.pool.available - group.pool.quarantined) * self._page_size,
                 unused=sum(max(0, s.pages[number].end * self._page_size - s.total) for s in running),
                 neighbours=sum(max(0, len(s.pages[number].refs) - 1) for s in running),
                 jumps=sum(s.pages[number].jumps for s in running),
@@ -123,7 +128,7 @@ class KVCache:
         """Asserts that pools and page tables are whole; for tests."""
         for group in self.groups:
             group.pool.check()
-            if group.pool.available == group.pool.total:
+            if group.pool.available + group.pool.quarantined == group.pool.total:
                 assert not group.table.any(), "a free page stands in a table"
 
     def _note_due(self, sequence: Sequence) -> None:

@@ -37,6 +37,7 @@ class EngineConfig:
     kv_memory_bytes: int | None = None  # None: what max_num_seqs full contexts need, at most a quarter of free memory
     prefix_caching: bool = True
     share_prefixes: bool = True  # attention reads pages that sequences share once for all of them; same tokens
+    page_tags: bool = True  # check before every step that its pages are its own
     overlap: bool = True  # start a step, then send and receive; False: the plain loop, which waits for each step
     threads: int = 0  # 0: one per core that this process may use
     pin_threads: bool = False  # a core for each of them; in a worker process also for the thread of the loop

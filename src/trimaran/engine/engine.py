@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from trimaran.base.errors import NumericsError, TrimaranError
+from trimaran.base.errors import NumericsError, PageIntegrityError, TrimaranError
 from trimaran.base.failures import failure_of
 from trimaran.base.formats import CacheGroup
 from trimaran.base.messages import (
@@ -24,12 +24,15 @@ from trimaran.base.messages import (
 )
 from trimaran.base.sampling import SamplingParams
 from trimaran.engine.cache import KVCache
+from trimaran.engine.faults import PageFaults
 from trimaran.engine.limits import SchedulerLimits
 from trimaran.engine.plan import StepPlan
 from trimaran.engine.request import Reception, Request
 from trimaran.engine.runner import Runner
 from trimaran.engine.sampling import Sampling
 from trimaran.engine.scheduler import Scheduler
+from trimaran.engine.sequence import Sequence
+from trimaran.kernels.page_tags import PageFault
 from trimaran.kernels.step import Executor, StepOutputs
 
 
@@ -78,12 +81,22 @@ class Engine:
         """
         self.info = info
         self._executor = executor
-        windows = [group.window for group in groups]
-        self._cache = KVCache(windows, executor.num_pages, limits, identity, prefix_caching=prefix_caching)
+        windows = tuple(group.window for group in groups)
+        self._cache = KVCache(
+            windows,
+            executor.num_pages,
+            limits,
+            identity,
+            prefix_caching=prefix_caching,
+            page_tags=executor.page_tags,
+        )
+        self._faults = PageFaults(self._cache.groups)
         self._scheduler = Scheduler(limits, self._cache)
         self._runner = Runner(
             executor,
             self._cache.tables,
+            self._cache.expected,
+            windows,
             max_sequences=limits.max_num_seqs,
             max_rows=limits.max_num_batched_tokens,
         )
@@ -97,6 +110,21 @@ class Engine:
         self._requests: dict[str, Request] = {}
         self._outbox: list[FromEngine] = []
         self._counters = _Counters()
+
+    @property
+    def executor(self) -> Executor:
+        """What runs the steps."""
+        return self._executor
+
+    @property
+    def cache(self) -> KVCache:
+        """The books of all pages, for those who look into a live engine; they change only between two steps."""
+        return self._cache
+
+    @property
+    def sequences(self) -> list[Sequence]:
+        """All requests' sequences, in the order in which they came."""
+        return [request.sequence for request in self._requests.values()]
 
     @property
     def idle(self) -> bool:
@@ -152,6 +180,7 @@ class Engine:
         counters.executor_seconds += now - running.started
         self._since = now
         self._commit(running.plan, outputs)
+        self._quarantine(self._faults.lost())
         if not self._requests:
             assert self._cache.unused, "pages were lost"
 
@@ -163,6 +192,7 @@ class Engine:
             prompt_tokens=c.prompt_tokens,
             cached_tokens=c.cached_tokens,
             generated_tokens=c.generated_tokens,
+            page_faults=self._faults.count,
             preemptions=self._scheduler.preemptions,
             step_seconds=c.step_seconds,
             executor_seconds=c.executor_seconds,
@@ -206,6 +236,7 @@ class Engine:
     def _commit(self, plan: StepPlan, outputs: StepOutputs) -> None:
         """With ``schedule`` and ``Runner.start``, all that each sequence of each step costs in Python."""
         requests, outbox = self._requests, self._outbox
+        faulty = self._faults_of(plan) if outputs.faulty else {}
         tokens = iter(self._sampling.tokens(outputs, self._asked(plan, outputs)))
         for chunk in plan.chunks:
             sequence = chunk.sequence
@@ -213,9 +244,12 @@ class Engine:
             token = None
             if chunk.samples:
                 token = next(tokens)
-                if token is None:
-                    self._fail(request, NumericsError("the model's logits for this request are not finite"))
-                    continue
+            if sequence in faulty:
+                self._abandon(request, faulty[sequence])
+                continue
+            if chunk.samples and token is None:
+                self._fail(request, NumericsError("the model's logits for this request are not finite"))
+                continue
             sequence.advance(chunk.rows)
             if sequence.computed >= sequence.due:
                 self._cache.settle(sequence)
@@ -255,6 +289,26 @@ class Engine:
         self._drop(request)
         self._outbox.append(failure_of(request.sequence.id, error))
 
+    def _faults_of(self, plan: StepPlan) -> dict[Sequence, list[PageFault]]:
+        """What was wrong with the pages of the step's sequences, while everything is as it was then."""
+        faulty: dict[Sequence, list[PageFault]] = {}
+        for fault in self._runner.faults():
+            faulty.setdefault(plan.chunks[fault.sequence].sequence, []).append(fault)
+        return faulty
+
+    def _abandon(self, request: Request, faults: list[PageFault]) -> None:
+        """Ends a request whose pages were not its own; those that nobody else holds are not used again."""
+        doubtful = self._faults.note(request.sequence, faults)
+        self._drop(request)
+        self._quarantine(doubtful)
+        error = PageIntegrityError("a page of this request's cache was not its own; the request was ended, try again")
+        self._outbox.append(failure_of(request.sequence.id, error))
+
+    def _quarantine(self, doubtful: set[tuple[int, int]]) -> None:
+        if doubtful:
+            self._faults.quarantine(doubtful, self.sequences)
+
     def _drop(self, request: Request) -> None:
         self._scheduler.remove(request.sequence)
         del self._requests[request.sequence.id]
+        self._quarantine(self._faults.lost())

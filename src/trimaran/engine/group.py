@@ -8,6 +8,7 @@ import numpy as np
 from trimaran.engine.limits import SchedulerLimits
 from trimaran.engine.pages import NULL_PAGE, PagePool, PageRef
 from trimaran.engine.window import first_page, most_pages, pages_of, passed_at
+from trimaran.kernels.page_tags import PageTags, owner_number
 from trimaran.kernels.step import Int32
 
 
@@ -52,8 +53,10 @@ class PageGroup:
         self.page_size = limits.page_size
         self.most = most_pages(limits.context, limits.max_num_batched_tokens, window, limits.page_size)
         assert pool.total >= self.most, "one full sequence must fit the pool"
+        self.lost: list[PageRef] = []  # references that had become no good before they were given back
         pages = pages_of(limits.context, limits.page_size)
         self.table: Int32 = np.zeros((limits.max_num_seqs, pages), np.int32)
+        self.expected = PageTags.of(limits.max_num_seqs, pages)
 
     def first(self, position: int) -> int:
         """Index of the first page that the token at ``position`` reads."""
@@ -69,9 +72,13 @@ class PageGroup:
             found.add(ref)
         return found
 
-    def show(self, slot: int, held: HeldPages) -> None:
-        """Enters all of a sequence's pages into its row."""
-        self.table[slot, held.first : held.end] = [ref.page for ref in held.refs]
+    def show(self, slot: int, held: HeldPages, keys: Items[bytes], reader: int) -> None:
+        """Enters all of a sequence's pages into its row: sealed ones, whose prefix keys are ``keys``. ``reader`` is the
+        sequence's number."""
+        entries = slice(held.first, held.end)
+        self.table[slot, entries] = [ref.page for ref in held.refs]
+        self.expected.tags[slot, entries] = [ref.tag for ref in held.refs]
+        self.expected.owners[slot, entries] = [owner_number(key) ^ reader for key in keys]
 
     def extend(self, slot: int, held: HeldPages, end: int, owner: str) -> None:
         """Takes pages up to index ``end``; the caller knows that so many are available."""
@@ -79,14 +86,21 @@ class PageGroup:
             ref = self.pool.allocate(owner, held.refs[-1].page + 1 if held.refs else NULL_PAGE)
             held.add(ref)
             self.table[slot, index] = ref.page
+            self.expected.tags[slot, index] = ref.tag
+            self.expected.owners[slot, index] = 0  # the sequence's own
+
+    def seal(self, slot: int, held: HeldPages, index: int, key: bytes, reader: int, *, findable: bool) -> None:
+        """Makes the sequence's page number ``index``, which is full, immutable; see ``PagePool.seal``."""
+        self.pool.seal(held.refs[index - held.first], key, findable=findable)
+        self.expected.owners[slot, index] = owner_number(key) ^ reader
 
     def give_back(self, slot: int, held: HeldPages, position: int) -> None:
         """Gives back the pages that no token from ``position`` on reads. Sealed ones stay findable until taken."""
         first = self.first(position)
         if first > held.first:
-            self.table[slot, held.first : first] = NULL_PAGE
+            self._clear(slot, held.first, first)
             for ref in held.drop(first - held.first):
-                self.pool.release(ref)
+                self._release(ref)
 
     def due(self, held: HeldPages) -> int:
         """The position at which the first page held may be given back; there is a window."""
@@ -95,7 +109,19 @@ class PageGroup:
 
     def release(self, slot: int, held: HeldPages) -> None:
         """Gives all pages back and clears the row."""
-        self.table[slot, held.first : held.end] = NULL_PAGE
+        self._clear(slot, held.first, held.end)
         # Last page first: what is evicted first must be the end of a prefix, the beginning is useful without it.
         for ref in reversed(held.refs):
+            self._release(ref)
+
+    def _clear(self, slot: int, first: int, end: int) -> None:
+        self.table[slot, first:end] = NULL_PAGE
+        self.expected.tags[slot, first:end] = 0
+        self.expected.owners[slot, first:end] = 0
+
+    def _release(self, ref: PageRef) -> None:
+        """Gives a reference back; one that is no good any more, which is a fault of ours, only counts as lost."""
+        if self.pool.held(ref):
             self.pool.release(ref)
+        else:
+            self.lost.append(ref)

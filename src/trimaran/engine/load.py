@@ -84,6 +84,7 @@ def _options(config: EngineConfig, sizes: Sizes) -> ExecutorOptions:
         activations=config.activations,
         num_pages=sizes.num_pages,
         page_size=config.page_size,
+        page_tags=config.page_tags,
         max_rows=config.max_num_batched_tokens,
         max_sequences=config.max_num_seqs,
         threads=config.threads,

@@ -2,7 +2,8 @@
 
 A page is EMPTY (free), WRITING (one sequence holds it and fills it) or SEALED (full and immutable: any number of
 sequences may hold it, and it can be found by its prefix key). A sealed page that nobody holds stays findable until its
-memory is needed; such pages are taken oldest first.
+memory is needed; such pages are taken oldest first. A page that something turned out to be wrong with is QUARANTINED:
+nobody gets it any more.
 """
 
 from array import array
@@ -13,6 +14,8 @@ from enum import Enum
 from itertools import count
 from typing import NamedTuple
 
+from trimaran.kernels.page_tags import PageTags, owner_number
+
 NULL_PAGE = 0  # never handed out: what a masked row reads and writes
 
 
@@ -20,6 +23,7 @@ class PageState(Enum):
     EMPTY = "empty"
     WRITING = "writing"
     SEALED = "sealed"
+    QUARANTINED = "quarantined"
 
 
 class PageRef(NamedTuple):
@@ -37,11 +41,13 @@ class PagePool:
     the key once SEALED.
     """
 
-    def __init__(self, pages: int, tags: Iterator[int] | None = None) -> None:
+    def __init__(self, pages: int, tags: Iterator[int] | None = None, marks: PageTags | None = None) -> None:
+        """``marks`` is where the executor looks for tags and owners; None: nobody looks."""
         self.total = pages
-        self.tags = array("q", bytes(8 * (pages + 1)))
+        self.tags, self.owner_numbers = PageTags.of(pages + 1) if marks is None else marks
         self.owners: list[str | bytes | None] = [None] * (pages + 1)
         self._states = [PageState.EMPTY] * (pages + 1)
+        self.quarantined = 0
         self._references = array("i", bytes(4 * (pages + 1)))
         # A stack, from which any page can be taken: the page freed last is warm in the processor's caches.
         self._free = dict.fromkeys(range(pages, 0, -1))
@@ -83,7 +89,7 @@ class PagePool:
         else:
             page, _ = self._free.popitem()
         self.tags[page] = tag = next(self._new_tags)
-        self.owners[page] = owner
+        self._own(page, owner)
         self._states[page] = PageState.WRITING
         self._references[page] = 1
         return PageRef(page, tag)
@@ -97,7 +103,7 @@ class PagePool:
         assert self.tags[ref.page] == ref.tag, f"{ref} is not held"
         assert self._states[ref.page] is PageState.WRITING, "a page is sealed once"
         self._states[ref.page] = PageState.SEALED
-        self.owners[ref.page] = key
+        self._own(ref.page, key)
         if findable:
             if self._by_key.get(key) in self._unheld:
                 self.forget(key)
@@ -122,7 +128,11 @@ class PagePool:
             return None
         self._unheld.pop(page, None)
         self._references[page] += 1
-        return PageRef(page, self.tags[page])
+        return PageRef(page, int(self.tags[page]))
+
+    def held(self, ref: PageRef) -> bool:
+        """Whether the reference is good: the page has not changed hands, and somebody holds it."""
+        return self._references[ref.page] > 0 and bool(self.tags[ref.page] == ref.tag)
 
     def release(self, ref: PageRef) -> None:
         """Gives one reference back; the last one frees the page, or leaves it findable if it is sealed."""
@@ -144,12 +154,34 @@ class PagePool:
             del self._unheld[page]
             self._empty(page)
 
+    def quarantine(self, page: int) -> None:
+        """Takes a page that something is wrong with out of use for good, whatever its state; nobody may hold it."""
+        if self._states[page] is PageState.QUARANTINED:
+            return
+        if self._states[page] is PageState.EMPTY:
+            del self._free[page]
+        else:
+            self._unheld.pop(page, None)
+            self._unpublish(page)
+        self.tags[page] = 0
+        self._own(page, None)
+        self._references[page] = 0
+        self._states[page] = PageState.QUARANTINED
+        self.quarantined += 1
+
+    def recount(self, page: int, holders: int) -> None:
+        """Corrects how many hold a live page, at least one, after a fault in the books."""
+        self._unheld.pop(page, None)
+        self._references[page] = holders
+
     def check(self) -> None:
         """Asserts that no page was lost or is held twice over; for tests, it walks the whole pool."""
         pages = range(1, self.total + 1)
         held = sum(self._references[page] > 0 for page in pages)
-        assert self.free + self.cached + held == self.total, (self.free, self.cached, held, self.total)
-        live = [self.tags[page] for page in pages if self._states[page] is not PageState.EMPTY]
+        counts = (self.free, self.cached, held, self.quarantined)
+        assert sum(counts) == self.total, (counts, self.total)
+        dead = (PageState.EMPTY, PageState.QUARANTINED)
+        live = [int(self.tags[page]) for page in pages if self._states[page] not in dead]
         assert all(live), "a live page has a tag"
         assert len(set(live)) == len(live), "tags of live pages differ"
         for page in [NULL_PAGE, *self._free]:
@@ -159,6 +191,10 @@ class PagePool:
         for page in self._unheld:
             assert self._references[page] == 0, page
             assert self._findable(page), page
+
+    def _own(self, page: int, owner: str | bytes | None) -> None:
+        self.owners[page] = owner
+        self.owner_numbers[page] = 0 if owner is None else owner_number(owner)
 
     def _findable(self, page: int) -> bool:
         owner = self.owners[page]
@@ -172,6 +208,6 @@ class PagePool:
     def _empty(self, page: int) -> None:
         self._unpublish(page)
         self.tags[page] = 0
-        self.owners[page] = None
+        self._own(page, None)
         self._states[page] = PageState.EMPTY
         self._free[page] = None

@@ -69,12 +69,13 @@ class PrefixCache:
 
     def publish(self, sequence: Sequence) -> None:
         """Seals the pages that the last committed step filled."""
+        assert sequence.slot is not None
         size = self._page_size
         while sequence.sealed + size <= sequence.computed:
             index = sequence.sealed // size
             key = self.key(sequence, index)
             for group, held in zip(self._groups, sequence.pages, strict=True):
-                group.pool.seal(held.refs[index - held.first], key, findable=self._enabled)
+                group.seal(sequence.slot, held, index, key, sequence.owner, findable=self._enabled)
             sequence.sealed += size
             if self._coming.get(key) is sequence:
                 del self._coming[key]

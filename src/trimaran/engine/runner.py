@@ -5,6 +5,7 @@ from array import array
 import numpy as np
 
 from trimaran.engine.plan import StepPlan
+from trimaran.kernels.page_tags import PageFault, PageTags, find_faults
 from trimaran.kernels.step import Executor, Int32, StepInputs, StepOutputs
 
 
@@ -20,10 +21,21 @@ class Runner:
     """Persistent page tables, which the cache keeps, and buffers that each step fills afresh."""
 
     def __init__(
-        self, executor: Executor, page_tables: tuple[Int32, ...], *, max_sequences: int, max_rows: int
+        self,
+        executor: Executor,
+        page_tables: tuple[Int32, ...],
+        expected: tuple[PageTags, ...] | None,
+        windows: tuple[int | None, ...],
+        *,
+        max_sequences: int,
+        max_rows: int,
     ) -> None:
         self._executor = executor
         self._page_tables = page_tables
+        self._expected = expected
+        self._windows = windows
+        self._step: StepInputs | None = None
+        self._readers = array("Q", bytes(8 * max_sequences))
         self._tokens = _Ints(max_rows)
         self._starts = _Ints(max_sequences + 1)
         self._contexts = _Ints(max_sequences)
@@ -33,7 +45,7 @@ class Runner:
     def start(self, plan: StepPlan, *, want_logits: bool) -> None:
         """Starts the plan's rows; ``finish`` follows before the next ``start``."""
         tokens, starts, logits_rows = self._tokens.items, self._starts.items, self._logits_rows.items
-        contexts, slots = self._contexts.items, self._slots.items
+        contexts, slots, readers = self._contexts.items, self._slots.items, self._readers
         row = sampled = 0
         for i, chunk in enumerate(plan.chunks):
             sequence, slot, first, rows, samples = chunk
@@ -43,24 +55,32 @@ class Runner:
                 tokens[row : row + rows] = sequence.tokens[first : first + rows]
             contexts[i] = first
             slots[i] = slot
+            readers[i] = sequence.owner
             row += rows
             starts[i + 1] = row
             if samples:
                 logits_rows[sampled] = row - 1
                 sampled += 1
         n = len(plan.chunks)
-        self._executor.start(
-            StepInputs(
-                tokens=self._tokens.array[:row],
-                starts=self._starts.array[: n + 1],
-                contexts=self._contexts.array[:n],
-                slots=self._slots.array[:n],
-                page_tables=self._page_tables,
-                logits_rows=self._logits_rows.array[:sampled],
-                want_logits=want_logits,
-            )
+        self._step = StepInputs(
+            tokens=self._tokens.array[:row],
+            starts=self._starts.array[: n + 1],
+            contexts=self._contexts.array[:n],
+            slots=self._slots.array[:n],
+            page_tables=self._page_tables,
+            logits_rows=self._logits_rows.array[:sampled],
+            want_logits=want_logits,
+            expected=self._expected,
+            readers=None if self._expected is None else np.frombuffer(readers, np.uint64, n),
         )
+        self._executor.start(self._step)
 
     def finish(self) -> StepOutputs:
         """The results of the step; row ``i`` belongs to the ``i``-th chunk that samples."""
         return self._executor.finish()
+
+    def faults(self) -> list[PageFault]:
+        """What was wrong with the pages of the last step; call it before anything of them changes."""
+        assert self._step is not None
+        assert self._executor.page_tags is not None
+        return find_faults(self._step, self._executor.page_tags, self._windows, self._executor.page_size)

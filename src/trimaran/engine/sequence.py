@@ -5,6 +5,7 @@ from collections.abc import Sequence as Items
 
 from trimaran.base.sampling import SamplingParams
 from trimaran.engine.group import HeldPages
+from trimaran.kernels.page_tags import owner_number
 
 
 class Sequence:
@@ -26,6 +27,7 @@ class Sequence:
         "due",
         "id",
         "keys",
+        "owner",
         "pages",
         "priority",
         "prompt_length",
@@ -48,6 +50,7 @@ class Sequence:
         salt: str = "",
     ) -> None:
         self.id = request_id
+        self.owner = owner_number(request_id)  # of the pages that it fills
         self.tokens = array("i", prompt)
         self.prompt_length = len(prompt)
         self.sampling = sampling

@@ -24,6 +24,7 @@ from trimaran.kernels.native_lowering import GATED, FusedExperts, FusedLinear, L
 from trimaran.kernels.native_profile import Profile
 from trimaran.kernels.native_shapes import check_shapes
 from trimaran.kernels.native_weights import canonical_arrays, packed_bytes
+from trimaran.kernels.page_tags import PageTags, check_expected
 from trimaran.kernels.program import (
     Add,
     Attention,
@@ -55,6 +56,7 @@ except ImportError as error:  # installed without its compiled part
     raise UnsupportedError(f"the native executor was not built ({error}); use the executor 'reference'") from error
 
 Choice = int | tuple[int, float, list[tuple[int, float]]]  # with logprobs: id, logprob, the most likely
+_NO_READERS = np.zeros(0, np.uint64)
 NONE = -1  # the core's "no such part"
 
 
@@ -80,6 +82,8 @@ class NativeExecutor:
         self.num_pages = tuple(map(options.pages_of, range(len(program.groups))))
         self.page_size = options.page_size
         self.layout = options.layout(self.name, program.groups)
+        self.page_tags = tuple(PageTags.of(pages) for pages in self.num_pages) if options.page_tags else None
+        self._faulty: tuple[int, ...] = ()
         self._vocab = program.vocab
         self._kv_scales = options.kv_scales
         try:
@@ -88,6 +92,8 @@ class NativeExecutor:
                 core.pin_threads(sorted(os.sched_getaffinity(0)))
         except RuntimeError as error:  # what C++ says when the system starts no more threads
             raise ConfigError(f"threads={self.threads} cannot be started: {error}") from error
+        for number, pages in enumerate(self.page_tags or ()):
+            core.tag_pages(number, *pages)
         self._core: _native.Program | None = core
         self.weight_bytes = self._core.weight_bytes
         self.kv_bytes = self._core.kv_bytes
@@ -105,10 +111,24 @@ class NativeExecutor:
         if self._core is None:
             raise ValueError("the executor is closed")
         assert self._started is None, "a step is running"
-        self._core.begin(
-            step.tokens, step.starts, step.contexts, step.slots, step.page_tables, step.logits_rows, step.want_logits
+        check_expected(step, self.page_tags)
+        self._faulty = self._core.begin(
+            step.tokens,
+            step.starts,
+            step.contexts,
+            step.slots,
+            step.page_tables,
+            step.expected or (),
+            _NO_READERS if step.readers is None else step.readers,
+            step.logits_rows,
+            step.want_logits,
         )
         self._started = step
+
+    @property
+    def check_seconds(self) -> float:
+        """Seconds that comparing the page tags of the last step has taken."""
+        return 0.0 if self._core is None else self._core.check_seconds
 
     def finish(self) -> StepOutputs:
         """See ``Executor.finish``: the calling thread joins the team."""
@@ -119,7 +139,8 @@ class NativeExecutor:
         if self._profile is not None:
             self._profile.record(step)
         rows = len(step.logits_rows)
-        return StepOutputs(self._greedy[:rows].copy(), self._logits[:rows, : self._vocab] if step.want_logits else None)
+        logits = self._logits[:rows, : self._vocab] if step.want_logits else None
+        return StepOutputs(self._greedy[:rows].copy(), logits, self._faulty)
 
     def choose(
         self, samplers: Sequence[_native.Sampler], rows: Sequence[int], positions: Sequence[int]

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trimaran.base.formats import CacheGroup, HeadsCache, KVFormat
+from trimaran.kernels.page_tags import PageGuard
 from trimaran.kernels.program import Program
 from trimaran.kernels.step import ExecutorOptions, InOnePiece, Int32, StepInputs, StepOutputs, UInt8
 from trimaran.kernels.weights import Weight
@@ -72,14 +73,17 @@ class NullExecutor(InOnePiece):
         self.page_size = options.page_size
         self.layout = options.layout(self.name, program.groups)
         self._options = options
-        self._windows = [group.window for group in program.groups]
+        self._windows = tuple(group.window for group in program.groups)
+        self._guard = PageGuard(self.num_pages, self._windows, options.page_size, options.page_tags)
+        self.page_tags = self._guard.tags
         self._pages = [np.full((pages, options.page_size), -1, np.int32) for pages in self.num_pages]
         self._factors = [_factors(number, program.context) for number in range(len(program.groups))]
         self.kv_bytes = sum(pages.nbytes for pages in self._pages)
         self._token_bytes = 4 * options.page_size  # of a page
 
     def run(self, step: StepInputs) -> StepOutputs:
-        self._check(step)
+        step, faulty = self._guard.admit(step)
+        self._check(step, faulty)
         for i in range(len(step.slots)):
             self._write(step, i)
         owners = np.searchsorted(step.starts, step.logits_rows, side="right") - 1
@@ -88,7 +92,7 @@ class NullExecutor(InOnePiece):
         logits = self._logits(np.array(hashes, np.uint64), greedy) if step.want_logits else None
         if seconds := self.model.step_seconds + len(step.tokens) * self.model.token_seconds:
             time.sleep(seconds)
-        return StepOutputs(greedy=greedy, logits=logits)
+        return StepOutputs(greedy, logits, faulty)
 
     def export_pages(self, group: int, pages: Int32, page_format: KVFormat) -> UInt8:
         """See ``Executor.export_pages``: token ids in any format, and nothing behind them."""
@@ -148,7 +152,7 @@ class NullExecutor(InOnePiece):
         logits[np.arange(len(greedy)), greedy] = PEAK
         return logits
 
-    def _check(self, step: StepInputs) -> None:
+    def _check(self, step: StepInputs, faulty: tuple[int, ...]) -> None:
         assert len(step.tokens) <= self._options.max_rows
         assert len(step.slots) <= self._options.max_sequences
         assert 0 <= step.tokens.min() <= step.tokens.max() < self.model.vocab
@@ -158,11 +162,13 @@ class NullExecutor(InOnePiece):
         assert (np.diff(step.logits_rows) > 0).all(), "logits rows ascend"
         assert len(set(step.slots.tolist())) == len(step.slots), "two sequences in one row of the page table"
         for group in range(len(self._pages)):
-            self._check_pages(step, group)
+            self._check_pages(step, group, faulty)
 
-    def _check_pages(self, step: StepInputs, group: int) -> None:
+    def _check_pages(self, step: StepInputs, group: int, faulty: tuple[int, ...]) -> None:
         written: set[int] = set()
         for i, slot in enumerate(step.slots):
+            if i in faulty:  # it has the null page alone
+                continue
             context = int(step.contexts[i])
             length = context + int(step.starts[i + 1] - step.starts[i])
             first = self._first(group, context) // self.page_size

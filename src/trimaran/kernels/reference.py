@@ -9,6 +9,7 @@ from trimaran.base.formats import ActivationFormat, HeadsCache, IndexCache, KVFo
 from trimaran.kernels import reference_latent
 from trimaran.kernels import reference_ops as ops
 from trimaran.kernels.dequantise import dequantise
+from trimaran.kernels.page_tags import PageGuard
 from trimaran.kernels.program import (
     Add,
     Attention,
@@ -62,6 +63,9 @@ class ReferenceExecutor(InOnePiece):
         self.num_pages = tuple(map(options.pages_of, range(len(program.groups))))
         self.page_size = options.page_size
         self.layout = options.layout(self.name, program.groups)
+        windows = tuple(group.window for group in program.groups)
+        self._guard = PageGuard(self.num_pages, windows, options.page_size, options.page_tags)
+        self.page_tags = self._guard.tags
         self._program = program
         self._options = options
         self._compute = compute
@@ -93,13 +97,14 @@ class ReferenceExecutor(InOnePiece):
 
     def run(self, step: StepInputs) -> StepOutputs:
         """See ``Executor.run``; raises ``ValueError`` on a step that breaks the contract of ``StepInputs``."""
+        step, faulty = self._guard.admit(step)
         check_step(step, self._program, self._options)
         buffers: Buffers = {}
         for op, dead in zip(self._program.ops, self._last_reads, strict=True):
             if isinstance(op, Logits):
                 logits: Float32 = buffers[op.x].astype(np.float32)
                 greedy = np.where(np.isfinite(logits.max(axis=-1)), logits.argmax(axis=-1), -1).astype(np.int32)
-                return StepOutputs(greedy, logits if step.want_logits else None)
+                return StepOutputs(greedy, logits if step.want_logits else None, faulty)
             buffers[op.out] = self._apply(op, buffers, step)
             for buffer in dead:
                 del buffers[buffer]

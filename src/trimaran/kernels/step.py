@@ -10,6 +10,7 @@ import numpy.typing as npt
 from trimaran.base.formats import ActivationFormat, CacheGroup, KVFormat
 from trimaran.kernels.kv_scales import KVScales
 from trimaran.kernels.page_layout import PageLayout
+from trimaran.kernels.page_tags import PageTags, UInt64
 
 Int32 = npt.NDArray[np.int32]
 UInt8 = npt.NDArray[np.uint8]
@@ -34,15 +35,24 @@ class StepInputs:
     page_tables: tuple[Int32, ...]  # per cache group [max sequences, max pages of a sequence]; unused entries are 0
     logits_rows: Int32  # [R] row indices, ascending
     want_logits: bool  # False: only ``greedy`` is needed
+    # If pages have tags: what each entry of the tables was made for, and the numbers of the step's sequences.
+    expected: tuple[PageTags, ...] | None = None
+    readers: UInt64 | None = None  # [S]
 
 
 @dataclass(frozen=True)
 class StepOutputs:
-    """``greedy`` ``[R]`` is the arg-max (lowest id on a tie), or -1 where the largest logit is not a finite number;
-    ``logits`` ``[R, vocab]`` fp32 is valid until the next step."""
+    """``greedy`` ``[R]`` is the arg-max (lowest id on a tie), or -1 where the largest logit is not a finite number.
+
+    ``logits`` ``[R, vocab]`` fp32 is valid until the next step.
+
+    ``faulty`` are the sequences of the step whose pages were not what it expected: no page but the null page was read
+    or written for them, and what stands in their rows means nothing.
+    """
 
     greedy: Int32
     logits: Float32 | None
+    faulty: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -55,6 +65,7 @@ class ExecutorOptions:
     page_size: int = 16  # tokens; a multiple of 16
     max_rows: int = 512  # most tokens of one step
     max_sequences: int = 64  # most sequences of one step, and of logits rows
+    page_tags: bool = False  # check before every step that its pages are those that it expects (page_tags.py)
     threads: int = 0  # 0: one per core that this process may use
     share_prefixes: bool = True  # attention reads pages once for all sequences of a step that share them; same bits
     pin_threads: bool = False  # tie all but the caller's to a core each, the first core being left to the caller
@@ -83,6 +94,7 @@ class Executor(Protocol):
     num_pages: tuple[int, ...]  # of each cache group
     page_size: int
     layout: PageLayout
+    page_tags: tuple[PageTags, ...] | None  # of each cache group; whoever hands out pages writes them, between steps
     weight_bytes: int
     kv_bytes: int
 

@@ -87,6 +87,8 @@ def answer(error: BaseException) -> ErrorAnswer:
             return ErrorAnswer(503, ErrorBody(text, SERVER, code="engine_unavailable"), {"retry-after": "1"})
         case errors.NumericsError():
             return ErrorAnswer(500, ErrorBody(text, SERVER, code="not_finite"))
+        case errors.PageIntegrityError():
+            return ErrorAnswer(500, ErrorBody(text, SERVER, code="page_integrity"))
         case DeadlineError():
             return ErrorAnswer(504, ErrorBody(text, SERVER, code="deadline_exceeded"))
         case _:

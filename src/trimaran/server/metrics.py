@@ -68,6 +68,9 @@ class Metrics:
                 "trimaran_cached_tokens", "Prompt tokens found in the prefix cache", registry=registry
             ),
             "generated_tokens": Counter("trimaran_generated_tokens", "Tokens generated", registry=registry),
+            "page_faults": Counter(
+                "trimaran_page_faults", "Cache pages that were not what a sequence expected", registry=registry
+            ),
             "preemptions": Counter("trimaran_preemptions", "Sequences that gave up their pages", registry=registry),
         }
         self._gauges = {
@@ -79,6 +82,12 @@ class Metrics:
             "cached": Gauge(
                 "trimaran_pages_cached",
                 "Cache pages that may be taken but still serve prefixes",
+                ["window"],
+                registry=registry,
+            ),
+            "quarantined": Gauge(
+                "trimaran_pages_quarantined",
+                "Cache pages out of use because something was wrong with them",
                 ["window"],
                 registry=registry,
             ),
