@@ -109,10 +109,21 @@ constexpr int kv_token_bytes(KvFormat f, int head_dim) {
          kv_code_bytes(values_of(f), head_dim) + value_scale_bytes(values_of(f));
 }
 
-// Bytes of one token of latent attention, and of an indexer's key.
-constexpr int latent_token_bytes(KvFormat f, int latent, int rope) {
-  return kv_code_bytes(f, latent + rope) + 2 * kv_scale_bytes(f);
+// Formats of the two parts of a token of latent attention: what is gathered, and what is key alone.
+constexpr KvFormat latent_of(KvFormat f) { return values_of(f); }
+constexpr KvFormat rope_of(KvFormat f) {
+  if (f == KvFormat::kFp8) return KvFormat::kInt8;
+  if (f == KvFormat::kInt4) return KvFormat::kBf16;
+  return keys_of(f);
 }
+
+// Bytes of a part of n numbers, scales included, and of both.
+constexpr int part_bytes(KvFormat f, int n) { return kv_code_bytes(f, n) + key_scale_bytes(f, n); }
+constexpr int latent_token_bytes(KvFormat f, int latent, int rope) {
+  return part_bytes(latent_of(f), latent) + part_bytes(rope_of(f), rope);
+}
+
+// Bytes of an indexer's key.
 constexpr int index_token_bytes(KvFormat f, int dim) { return f == KvFormat::kFp32 ? 4 * dim : dim + 4; }
 
 // Bytes of one packed strip of kStrip outputs with k inputs each.

@@ -65,10 +65,6 @@ void SelectPlan::cut(const Step& step) {
 // ---- building ----------------------------------------------------------------------------------------------------
 
 int Program::add_latent_cache(int group, int layers, int latent, int rope) {
-  const KvFormat format = options_.kv_format;
-  if (format != KvFormat::kFp32 && format != KvFormat::kBf16 && format != KvFormat::kInt8) {
-    throw std::invalid_argument("pages of latents are fp32, bf16 or int8");
-  }
   return add_token_cache(group, {PagePart::kLatents, layers, 1, latent, rope});
 }
 

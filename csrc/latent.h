@@ -29,7 +29,7 @@ struct TokenLayer {
 };
 
 struct LatentAttention {
-  TokenLayer kv;  // a token is {latent | rope}, in int8 then {scale of the latent, scale of the rest}
+  TokenLayer kv;  // a token is {latent | rope}, either with its scales
   int group;
   const float *q_latent, *q, *rows;  // `rows`: latents and key parts of the step
   size_t q_latent_stride, q_stride, rows_stride;

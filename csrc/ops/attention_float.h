@@ -31,8 +31,8 @@ struct FloatPages {
     } else if constexpr (kScaled) {
       const Scaled k_scale(k, d), v_scale(v, d);
       for (int i = 0; i < d; i++) {
-        key[i * kTileTokens + token] = {to_e4m3(k_scale.some ? k[i] * k_scale.inverse : 0.f)};
-        value[i] = {to_e4m3(v_scale.some ? v[i] * v_scale.inverse : 0.f)};
+        key[i * kTileTokens + token] = {k_scale.round(k[i])};
+        value[i] = {v_scale.round(v[i])};
       }
       float* scales = reinterpret_cast<float*>(key + 2 * size_t(d) * kTileTokens);
       scales[token] = k_scale.finite && v_scale.finite ? k_scale.scale : __builtin_nanf("");
@@ -93,18 +93,6 @@ struct FloatPages {
 
  private:
   static constexpr bool kScaled = sizeof(T) == 1 && !Static;
-
-  struct Scaled {  // a key or value in fp8
-    bool finite, some;
-    float inverse;  // what its numbers are multiplied with
-    float scale;    // of the 256ths that are read back; 0 if not finite
-    TRIMARAN_INLINE Scaled(const float* x, int d) {
-      const float absmax = largest(x, d);
-      finite = absmax <= kLargest, some = finite && absmax > kTiny;
-      inverse = some ? kLargestE4m3 / absmax : 0.f;
-      scale = some ? absmax * (256.f / kLargestE4m3) : 0.f;
-    }
-  };
 
   // NaN for the keys of a tile that were not finite, else 0.
   TRIMARAN_INLINE static F16 marked(const uint8_t* tile) {

@@ -48,7 +48,7 @@ struct IntPages {
       const Rounded key = round_vector(k, d, q);
       key_scale = key.scale, finite = key.finite;
     } else {
-      finite = round_groups(k, d, q, reinterpret_cast<uint16_t*>(scales) + token);
+      finite = round_groups(k, d, q, reinterpret_cast<uint16_t*>(scales) + token, kTileTokens);
     }
     for (int i = 0; i < d; i += kKeyDims) {
       uint32_t quad, other;

@@ -22,4 +22,18 @@ TRIMARAN_INLINE uint8_t to_e4m3(float x) {
   return sign | uint8_t(((bits + 0x7FFFF + (bits >> 20 & 1)) >> 20) - (120 << 3));
 }
 
+// How a vector becomes e4m3, with a scale of absmax / 448.
+struct Scaled {
+  bool finite, some;
+  float inverse;  // what its numbers are multiplied with
+  float scale;    // of the 256ths that are read back; 0 if not finite
+  TRIMARAN_INLINE Scaled(const float* x, int d) {
+    const float absmax = largest(x, d);
+    finite = absmax <= kLargest, some = finite && absmax > kTiny;
+    inverse = some ? kLargestE4m3 / absmax : 0.f;
+    scale = some ? absmax * (256.f / kLargestE4m3) : 0.f;
+  }
+  TRIMARAN_INLINE uint8_t round(float x) const { return to_e4m3(some ? x * inverse : 0.f); }
+};
+
 }  // namespace trimaran::TRIMARAN_ISA

@@ -22,10 +22,10 @@ TRIMARAN_INLINE bool round_value(const float* x, int d, int8_t* q, uint16_t* sca
 }
 
 // A key, in groups: q = round half to even ((x - minimum) / scale) within 0..15, with scale = (maximum - minimum) / 15,
-// both in bf16. A group's scale lies at scales[0], its minimum 16 further on. False if a number is not finite.
-TRIMARAN_INLINE bool round_groups(const float* x, int d, int8_t* q, uint16_t* scales) {
+// both in bf16. A group's scale lies at scales[0], its minimum `apart` further on. False if a number is not finite.
+TRIMARAN_INLINE bool round_groups(const float* x, int d, int8_t* q, uint16_t* scales, int apart) {
   bool all_finite = true;
-  for (int first = 0; first < d; first += kGroup, scales += 2 * kTileTokens) {
+  for (int first = 0; first < d; first += kGroup, scales += 2 * apart) {
     const int end = smaller(d, first + kGroup);
     F16 top = load(x + first), bottom = top;
     bool nan = any_nan(top, top);
@@ -36,8 +36,8 @@ TRIMARAN_INLINE bool round_groups(const float* x, int d, int8_t* q, uint16_t* sc
     }
     const float low = -reduce_max(sub(zero(), bottom)), range = reduce_max(top) - low;
     const bool finite = !nan && range <= kLargest;
-    scales[kTileTokens] = to_bf16(finite ? low : 0.f);
-    const float minimum = from_bf16(scales[kTileTokens]), spread = reduce_max(top) - minimum;
+    scales[apart] = to_bf16(finite ? low : 0.f);
+    const float minimum = from_bf16(scales[apart]), spread = reduce_max(top) - minimum;
     const bool some = finite && spread > kTiny;
     scales[0] = to_bf16(some ? spread / 15.f : 0.f);
     const F16 inverse = set1(some ? 1.f / from_bf16(scales[0]) : 0.f), from = set1(minimum);

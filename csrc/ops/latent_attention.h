@@ -1,7 +1,8 @@
 // Latent attention: every head's query against one row a token, whose first part is also what is gathered.
 //
-// A block's tokens are widened to floats once, for all rows of the unit. As in ops/attention.h each block is reduced on
-// its own and the blocks are merged in ascending order, so that any cut makes the same bits.
+// A block's tokens are widened to floats once, for all rows of the unit; where a format turns what it rounds, queries
+// and outputs are turned and tokens left as they are. As in ops/attention.h each block is reduced on its own and the
+// blocks are merged in ascending order, so that any cut makes the same bits.
 namespace trimaran::TRIMARAN_ISA {
 
 constexpr int kLatentDots = kAttentionSums >= 16 ? 4 : 2;    // rows, and tokens, whose products are summed together
@@ -98,6 +99,7 @@ TRIMARAN_INLINE void write_latents(const LatentAttention& a, int row, int head, 
   float* out = a.out + row * a.out_stride + size_t(head) * a.latent;
   const F16 total = set1(l);
   for (int i = 0; i < a.latent; i += 16) store(out + i, div(load(state + i), total));
+  turn_part(latent_of(a.kv.format), out, a.latent);
 }
 
 inline void attend_latents(const LatentAttention& a, const LatentUnit& u) {
@@ -119,6 +121,8 @@ inline void attend_latents(const LatentAttention& a, const LatentUnit& u) {
     for (int i = 0; i < n; i += 16) store(q + i, mul(load(latent + i), scale));
     rotate(a.rope, rest, position, q + n);
     for (int i = n; i < width; i += 16) store(q + i, mul(load(q + i), scale));
+    turn_part(latent_of(a.kv.format), q, n);
+    turn_part(rope_of(a.kv.format), q + n, a.rope.dims);
   }
   float m[kLatentRows], l[kLatentRows];
   for (int r = 0; r < u.rows; r++) m[r] = -__builtin_inff(), l[r] = 0;
@@ -131,8 +135,7 @@ inline void attend_latents(const LatentAttention& a, const LatentUnit& u) {
     const float* tokens[kBlockTokens + kLatentDots];
     for (int t = 0; t < count; t++) {
       const int position = list ? int(list[first + t]) : first + t;
-      tokens[t] =
-          widen_token(a.kv.format, token_at(a.kv, pages, position), n, a.rope.dims, scratch.tokens + size_t(t) * width);
+      tokens[t] = load_token(a, token_at(a.kv, pages, position), scratch.tokens + size_t(t) * width);
     }
     for (int t = count; t % kLatentDots; t++) tokens[t] = tokens[count - 1];
     for (int group = 0; group < count; group += kLatentGroup) {

@@ -1,10 +1,17 @@
 // Tokens of latent attention in their pages: a row of numbers each, so that any of them can be read by itself.
 //
-//   fp32, bf16   latent, rope
-//   int8         latent, rope, scale of the latent, scale of the rope part
+//   latent | its scales | rope | its scales
 //
-// In int8 each part is rounded after a Hadamard transform of every 16 dimensions, which reading undoes. What is not
-// finite gives its part the scale NaN.
+//            latent          rope    either by itself: scales
+//   fp32     fp32            fp32    none
+//   bf16     bf16            bf16    none
+//   fp8      e4m3            int8    fp32, absmax / 448, of 256ths; fp32, absmax / 127
+//   int8     int8            int8    fp32, absmax / 127
+//   int4     int4            bf16    of int4: [group of 32]{scale, minimum} in bf16
+//   int8/4   int4            int8
+//
+// A byte of int4 has dimensions i and i + 16 of a group. Integers are rounded after a Hadamard transform (see rope.h):
+// queries go through it too, and what is gathered is turned back. A part that is not finite gets a scale of NaN.
 namespace trimaran::TRIMARAN_ISA {
 
 TRIMARAN_INLINE uint8_t* token_at(const TokenLayer& kv, const int32_t* pages, int position) {
@@ -12,29 +19,75 @@ TRIMARAN_INLINE uint8_t* token_at(const TokenLayer& kv, const int32_t* pages, in
          size_t(position % kv.page_size) * kv.token_bytes;
 }
 
-// Rounds n numbers to int8, after their transform; returns their scale.
-TRIMARAN_INLINE float round_part(float* x, int n, int8_t* q) {
-  hadamard(x, n);
-  return round_vector(x, n, q).scale;
+// The transform of a part, and what undoes it.
+TRIMARAN_INLINE void turn_part(KvFormat f, float* x, int n) {
+  if (f == KvFormat::kInt8 || f == KvFormat::kInt4) hadamard(x, n, hadamard_width(n));
 }
 
-// Writes a token's latent and key part; overwrites them.
-TRIMARAN_INLINE void store_parts(KvFormat format, float* y, int latent, int rope, uint8_t* to) {
-  const int width = latent + rope;
-  switch (format) {
+// Writes n numbers in a part's format; overwrites them.
+TRIMARAN_INLINE void store_part(KvFormat f, float* x, int n, uint8_t* to) {
+  const float bad = __builtin_nanf("");
+  turn_part(f, x, n);
+  switch (f) {
     case KvFormat::kFp32:
-      std::memcpy(to, y, width * sizeof(float));
+      std::memcpy(to, x, n * sizeof(float));
       break;
     case KvFormat::kBf16:
-      for (int i = 0; i < width; i += 16) store(reinterpret_cast<uint16_t*>(to) + i, load(y + i));
+      for (int i = 0; i < n; i += 16) store(reinterpret_cast<uint16_t*>(to) + i, load(x + i));
       break;
-    case KvFormat::kInt8: {
-      auto* q = reinterpret_cast<int8_t*>(to);
-      const float scales[2] = {round_part(y, latent, q), round_part(y + latent, rope, q + latent)};
-      std::memcpy(to + width, scales, sizeof scales);
+    case KvFormat::kFp8: {
+      const Scaled scaled(x, n);
+      for (int i = 0; i < n; i++) to[i] = scaled.round(x[i]);
+      std::memcpy(to + n, scaled.finite ? &scaled.scale : &bad, sizeof bad);
       break;
     }
-    default:  // refused when the cache is made
+    case KvFormat::kInt8: {
+      const float scale = round_vector(x, n, reinterpret_cast<int8_t*>(to)).scale;
+      std::memcpy(to + n, &scale, sizeof scale);
+      break;
+    }
+    case KvFormat::kInt4: {
+      auto* q = reinterpret_cast<int8_t*>(x);  // integers take the place of the numbers that they come from
+      auto* scales = reinterpret_cast<uint16_t*>(to + kv_code_bytes(f, n));
+      if (!round_groups(x, n, q, scales, 1)) scales[0] = to_bf16(bad);
+      for (int i = 0; i < n; i += kGroup, to += 16) {
+        for (int j = 0; j < 16; j++) to[j] = uint8_t(q[i + j] | (i + 16 < n ? q[i + 16 + j] << 4 : 0));
+      }
+      break;
+    }
+    case KvFormat::kInt8Int4:  // of two formats
+      break;
+  }
+}
+
+// Reads a part's n numbers as they are held, which `turn_part` undoes.
+TRIMARAN_INLINE void load_part(KvFormat f, const uint8_t* from, int n, float* to) {
+  float scale;
+  switch (f) {
+    case KvFormat::kFp32:
+      std::memcpy(to, from, n * sizeof(float));
+      break;
+    case KvFormat::kBf16:
+      for (int i = 0; i < n; i += 16) store(to + i, load(reinterpret_cast<const uint16_t*>(from) + i));
+      break;
+    case KvFormat::kFp8:
+      std::memcpy(&scale, from + n, sizeof scale);
+      for (int i = 0; i < n; i += 16) store(to + i, mul(load_256ths(from + i), set1(scale)));
+      break;
+    case KvFormat::kInt8:
+      std::memcpy(&scale, from + n, sizeof scale);
+      for (int i = 0; i < n; i++) to[i] = float(int8_t(from[i])) * scale;
+      break;
+    case KvFormat::kInt4: {
+      const auto* scales = reinterpret_cast<const uint16_t*>(from + kv_code_bytes(f, n));
+      for (int i = 0; i < n; i += kGroup, from += 16, scales += 2) {
+        const float step = from_bf16(scales[0]), minimum = from_bf16(scales[1]);
+        for (int j = 0; j < 16; j++) to[i + j] = float(from[j] & 15) * step + minimum;
+        for (int j = 0; i + 16 < n && j < 16; j++) to[i + 16 + j] = float(from[j] >> 4) * step + minimum;
+      }
+      break;
+    }
+    case KvFormat::kInt8Int4:  // of two formats
       break;
   }
 }
@@ -47,34 +100,18 @@ inline void store_latent(const LatentAttention& a, int row, int position, const 
   float* y = a.scratch;
   for (int i = 0; i < n; i += 16) store(y + i, mul(mul(load(x + i), r), load(a.norm + i)));
   rotate(a.rope, x + n, position, y + n);
-  store_parts(a.kv.format, y, n, a.rope.dims, token_at(a.kv, pages, position));
-}
-
-TRIMARAN_INLINE void widen_part(const int8_t* q, int n, float scale, float* to) {
-  for (int i = 0; i < n; i++) to[i] = float(q[i]) * scale;
-  hadamard(to, n);
+  uint8_t* to = token_at(a.kv, pages, position);
+  const KvFormat latent = latent_of(a.kv.format);
+  store_part(latent, y, n, to);
+  store_part(rope_of(a.kv.format), y + n, a.rope.dims, to + part_bytes(latent, n));
 }
 
 // A token as floats: where it lies, or at `to`.
-TRIMARAN_INLINE const float* widen_token(KvFormat format, const uint8_t* from, int n, int rope, float* to) {
-  const int width = n + rope;
-  switch (format) {
-    case KvFormat::kFp32:
-      return reinterpret_cast<const float*>(from);
-    case KvFormat::kBf16:
-      for (int i = 0; i < width; i += 16) store(to + i, load(reinterpret_cast<const uint16_t*>(from) + i));
-      break;
-    case KvFormat::kInt8: {
-      float scales[2];
-      std::memcpy(scales, from + width, sizeof scales);
-      const auto* q = reinterpret_cast<const int8_t*>(from);
-      widen_part(q, n, scales[0], to);
-      widen_part(q + n, rope, scales[1], to + n);
-      break;
-    }
-    default:  // refused when the cache is made
-      break;
-  }
+TRIMARAN_INLINE const float* load_token(const LatentAttention& a, const uint8_t* from, float* to) {
+  if (a.kv.format == KvFormat::kFp32) return reinterpret_cast<const float*>(from);
+  const KvFormat latent = latent_of(a.kv.format);
+  load_part(latent, from, a.latent, to);
+  load_part(rope_of(a.kv.format), from + part_bytes(latent, a.latent), a.rope.dims, to + a.latent);
   return to;
 }
 

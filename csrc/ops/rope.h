@@ -44,7 +44,7 @@ TRIMARAN_INLINE F16 butterfly(F16 x) {
 // Every `width` of n dimensions become their Hadamard transform, an orthogonal matrix, its own inverse: products of a
 // query and a key stay what they were, and what one dimension has much of is spread over `width` before it is rounded.
 // The width is a power of two of at least 16 that divides n.
-TRIMARAN_INLINE void hadamard(float* x, int n, int width = 16) {
+TRIMARAN_INLINE void hadamard(float* x, int n, int width) {
   const F16 norm = set1(1.f / __builtin_sqrtf(float(width)));
   for (int i = 0; i < n; i += 16) {
     store(x + i, mul(butterfly<8>(butterfly<4>(butterfly<2>(butterfly<1>(load(x + i))))), norm));

@@ -29,13 +29,25 @@ inline void convert_heads(KvFormat from, HeadScale from_scale, const uint8_t* ti
   }
 }
 
+// A part of a token of latent attention.
+TRIMARAN_INLINE void convert_part(KvFormat from, const uint8_t* part, KvFormat to, uint8_t* out, int n,
+                                  float* scratch) {
+  if (from == to) {
+    std::memcpy(out, part, part_bytes(to, n));
+    return;
+  }
+  load_part(from, part, n, scratch);
+  turn_part(from, scratch, n);
+  store_part(to, scratch, n, out);
+}
+
 // Tokens of latent attention, `scratch` being of one.
 inline void convert_latents(KvFormat from, const uint8_t* tokens, KvFormat to, uint8_t* out, int count, int latent,
                             int rope, float* scratch) {
+  const int rope_from = part_bytes(latent_of(from), latent), rope_to = part_bytes(latent_of(to), latent);
   for (int t = 0; t < count; t++) {
-    const float* wide = widen_token(from, tokens, latent, rope, scratch);
-    if (wide != scratch) std::memcpy(scratch, wide, (latent + rope) * sizeof(float));
-    store_parts(to, scratch, latent, rope, out);
+    convert_part(latent_of(from), tokens, latent_of(to), out, latent, scratch);
+    convert_part(rope_of(from), tokens + rope_from, rope_of(to), out + rope_to, rope, scratch);
     tokens += latent_token_bytes(from, latent, rope), out += latent_token_bytes(to, latent, rope);
   }
 }

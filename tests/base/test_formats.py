@@ -22,11 +22,27 @@ def test_a_pair_takes_half_of_either() -> None:
     assert KVFormat.INT4.token_bytes(64) == 32 + 8 + 32 + 2
 
 
+@pytest.mark.parametrize(
+    ("fmt", "size", "ratio"),
+    [
+        ("bf16", 2 * 512 + 2 * 64, 1.0),
+        ("fp8", 512 + 4 + 64 + 4, 1.97),
+        ("int8", 512 + 4 + 64 + 4, 1.97),
+        ("int4", 256 + 64 + 2 * 64, 2.57),  # 16 groups with a scale and a minimum; the key part in bf16
+        ("int8/int4", 256 + 64 + 64 + 4, 2.96),
+    ],
+)
+def test_what_a_latent_takes(fmt: str, size: int, ratio: float) -> None:
+    cache = LatentCache(1, 512, 64)
+    assert cache.token_bytes(KVFormat(fmt)) == size
+    assert cache.token_bytes(KVFormat.BF16) / size >= ratio
+
+
 def test_latents_refuse_what_they_cannot_be_held_in() -> None:
     cache = LatentCache(1, 512, 64)
     for fmt in KVFormat:
         if fmt in LATENT_FORMATS:
             assert cache.token_bytes(fmt) > 0
         else:
-            with pytest.raises(ConfigError, match=f"{fmt} pages cannot hold the latents .* fp32, bf16, int8"):
+            with pytest.raises(ConfigError, match=f"{fmt} pages cannot hold the latents .* fp32, bf16, fp8, int8"):
                 cache.token_bytes(fmt)

@@ -124,7 +124,7 @@ def chosen(executor: Executor, shape: Shape, *parts: Part, rows: Sequence[int] |
     return [[int(p) for p in row[: shape.top_k] if p >= 0] for row in logits(executor, *parts, rows=rows)]
 
 
-@pytest.mark.parametrize("kv_format", LATENT_FORMATS)
+@pytest.mark.parametrize("kv_format", [KVFormat.FP32, KVFormat.BF16, KVFormat.INT8])  # two formats of index keys
 @pytest.mark.parametrize(("top_k", "heads", "dim"), [(8, 4, 32), (30, 14, 64), (40, 32, 128)])
 def test_the_choice_is_the_references(isa: str, kv_format: KVFormat, top_k: int, heads: int, dim: int) -> None:
     shape = replace(DENSE[0], top_k=top_k, index_heads=heads, index_dim=dim)

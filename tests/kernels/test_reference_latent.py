@@ -144,13 +144,23 @@ def test_other_formats_are_refused(kv_format: KVFormat, executor: type[Reference
         executor(*program(DENSE, attention(DENSE), tables(DENSE)), replace(OPTIONS, kv_format=kv_format))
 
 
-@pytest.mark.parametrize(("kv_format", "error"), [(KVFormat.BF16, 0.02), (KVFormat.INT8, 0.03)])
+@pytest.mark.parametrize(
+    ("kv_format", "error"),
+    [
+        (KVFormat.BF16, 0.02),
+        (KVFormat.INT8, 0.03),
+        (KVFormat.FP8, 0.05),
+        (KVFormat.INT4, 0.2),
+        (KVFormat.INT8_INT4, 0.2),
+    ],
+)
 def test_coarser_pages_cost_what_their_rounding_does(kv_format: KVFormat, error: float) -> None:
     exact = logits(reference(DENSE), Part(TEXT, 0, [3, 1, 2]))
     out = logits(reference(DENSE, replace(OPTIONS, kv_format=kv_format)), Part(TEXT, 0, [3, 1, 2]))
     assert 0 < np.abs(out - exact).mean() < error * np.abs(exact).mean()
 
 
-def test_int8_pages_refuse_widths_that_are_no_16s() -> None:
-    with pytest.raises(UnsupportedError, match="24"):
-        reference(replace(DENSE, latent=24), replace(OPTIONS, kv_format=KVFormat.INT8))
+@pytest.mark.parametrize("kv_format", [fmt for fmt in LATENT_FORMATS if fmt not in (KVFormat.FP32, KVFormat.BF16)])
+def test_quantised_pages_refuse_widths_that_are_no_16s(kv_format: KVFormat) -> None:
+    with pytest.raises(UnsupportedError, match=f"{kv_format} pages .* 24"):
+        reference(replace(DENSE, latent=24), replace(OPTIONS, kv_format=kv_format))

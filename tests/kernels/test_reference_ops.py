@@ -83,10 +83,10 @@ def test_attention_shares_kv_heads_among_neighbouring_query_heads() -> None:
 
 def test_hadamard_keeps_products_and_spreads_a_peak() -> None:
     a, b = normal(3, 48), normal(3, 48, seed=1)
-    np.testing.assert_allclose(np.sum(ops.hadamard(a) * ops.hadamard(b), -1), np.sum(a * b, -1), rtol=1e-12)
+    np.testing.assert_allclose(np.sum(ops.hadamard(a, 16) * ops.hadamard(b, 16), -1), np.sum(a * b, -1), rtol=1e-12)
     peak = np.zeros((1, 32))
     peak[0, 5] = 4
-    assert np.abs(ops.hadamard(peak)).tolist() == [[1.0] * 16 + [0.0] * 16]
+    assert np.abs(ops.hadamard(peak, 16)).tolist() == [[1.0] * 16 + [0.0] * 16]
     np.testing.assert_allclose(np.abs(ops.hadamard(peak, 32)), np.full((1, 32), 4 / 32**0.5))
     np.testing.assert_allclose(ops.hadamard(ops.hadamard(a, 16), 16), a, atol=1e-12)
 

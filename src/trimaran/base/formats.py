@@ -116,12 +116,17 @@ class KVFormat(StrEnum):
 
     def token_bytes(self, head_dim: int) -> int:
         """Bytes of one token's key and value of one kv head, scales included."""
-        groups = -(-head_dim // GROUP)  # of int4, the last may be half empty
-        wide = {"fp32": 4 * head_dim, "bf16": 2 * head_dim, "fp8": head_dim + 4, "int8": head_dim + 4}
-        wide |= {"fp8-static": head_dim, "int8-static": head_dim}
-        keys = wide | {"int4": 20 * groups}
-        values = wide | {"int4": 16 * groups + 2}
-        return keys[self.keys.value] + values[self.values.value]
+        return self.keys.key_bytes(head_dim) + self.values.value_bytes(head_dim)
+
+    def key_bytes(self, dims: int) -> int:
+        """Bytes of a key of so many dimensions, scales included; of a format that is no pair."""
+        groups = -(-dims // GROUP)  # of int4, the last may be half empty
+        sizes = {"fp32": 4 * dims, "bf16": 2 * dims, "fp8": dims + 4, "int8": dims + 4, "int4": 20 * groups}
+        return dims if self.static else sizes[self.value]
+
+    def value_bytes(self, dims: int) -> int:
+        """Bytes of a value, as above."""
+        return 16 * -(-dims // GROUP) + 2 if self is KVFormat.INT4 else self.key_bytes(dims)
 
 
 def hadamard_width(head_dim: int) -> int:
@@ -152,7 +157,15 @@ class HeadsCache:
         return self.kv_heads * ((self.layers - len(self.wide)) * fmt.token_bytes(self.head_dim) + wide)
 
 
-LATENT_FORMATS = (KVFormat.FP32, KVFormat.BF16, KVFormat.INT8)
+# How the two parts of a token of latent attention are held: the latent, which is key and value, and what is key alone.
+LATENT_FORMATS = {
+    KVFormat.FP32: (KVFormat.FP32, KVFormat.FP32),
+    KVFormat.BF16: (KVFormat.BF16, KVFormat.BF16),
+    KVFormat.FP8: (KVFormat.FP8, KVFormat.INT8),
+    KVFormat.INT8: (KVFormat.INT8, KVFormat.INT8),
+    KVFormat.INT4: (KVFormat.INT4, KVFormat.BF16),
+    KVFormat.INT8_INT4: (KVFormat.INT4, KVFormat.INT8),
+}
 
 
 @dataclass(frozen=True)
@@ -165,15 +178,15 @@ class LatentCache:
     rope: int
 
     def token_bytes(self, fmt: KVFormat) -> int:
-        """Bytes of one token in all layers; ``int8`` has an fp32 scale for the latent and one for the key part.
+        """Bytes of one token in all layers: either part as ``LATENT_FORMATS`` says, in the way of keys.
 
         Raises ``ConfigError`` for formats that latents cannot have.
         """
         if fmt not in LATENT_FORMATS:
             choices = ", ".join(LATENT_FORMATS)
             raise ConfigError(f"{fmt} pages cannot hold the latents of this model; choose one of {choices}")
-        width = self.latent + self.rope
-        return self.layers * {"fp32": 4 * width, "bf16": 2 * width, "int8": width + 8}[fmt.value]
+        latent, rope = LATENT_FORMATS[fmt]
+        return self.layers * (latent.key_bytes(self.latent) + rope.key_bytes(self.rope))
 
 
 @dataclass(frozen=True)

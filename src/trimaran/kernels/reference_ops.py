@@ -78,7 +78,7 @@ def attend(q: Array, keys: Array, values: Array, scale: float) -> Array:
 KV_BLOCK = 128  # tokens whose attention weights are rounded together, at absolute positions
 
 
-def hadamard(x: Array, width: int = 16) -> Array:
+def hadamard(x: Array, width: int) -> Array:
     """Every ``width`` entries along the last axis times the orthogonal Hadamard matrix, which is its own inverse."""
     index = np.arange(width)
     odd = np.bitwise_count(index[:, None] & index) % 2 == 1

@@ -13,7 +13,16 @@ import ml_dtypes
 import numpy as np
 
 from trimaran.base.errors import UnsupportedError
-from trimaran.base.formats import GROUP, Cache, HeadsCache, IndexCache, KVFormat, LatentCache, hadamard_width
+from trimaran.base.formats import (
+    GROUP,
+    LATENT_FORMATS,
+    Cache,
+    HeadsCache,
+    IndexCache,
+    KVFormat,
+    LatentCache,
+    hadamard_width,
+)
 from trimaran.kernels import reference_ops as ops
 from trimaran.kernels.kv_scales import scales_of
 from trimaran.kernels.reference_ops import Array
@@ -143,7 +152,7 @@ class HeadsPages(CachePages):
 
 
 class _Vectors(_Store):
-    """The keys or the values of heads: what the format makes of ``[..., head_dim]``, and a scale for each vector.
+    """Keys, values or parts of latents: what the format makes of ``[..., dims]``, and a scale for each vector.
 
     ``int4`` is two numbers a byte, and of keys a scale and a minimum for every ``GROUP`` dimensions. The scales of a
     static format are ``static`` ``[layers, kv_heads, 1]``; a number that is not finite is NaN there, in int8 -128.
@@ -205,7 +214,7 @@ class _Vectors(_Store):
             terms = self.arrays[1][at].astype(self._compute)
             if not self._keys:
                 return codes - 7.5, terms
-            each = np.repeat(terms, GROUP, axis=-2)[..., : self._dims, :]  # [..., head_dim, 2]
+            each = np.repeat(terms, GROUP, axis=-2)[..., : self._dims, :]  # [..., dims, 2]
             return codes * each[..., 0] + each[..., 1], np.ones((*codes.shape[:-1], 1), self._compute)
         wide: Array = numbers.astype(self._compute)
         if self._static is not None:
@@ -221,50 +230,31 @@ class _Vectors(_Store):
         return ops.hadamard(numbers * scales, self._width)
 
 
-class LatentPages(CachePages, _Store):
-    """Latents and rotated key parts, a row ``[latent | rope]`` a token.
-
-    In int8 either part has a scale, absmax / 127, and is rounded after ``hadamard``; reading undoes both.
-    """
+class LatentPages(CachePages):
+    """Latents and rotated key parts, a row ``[latent | rope]`` a token. Either is held in the way of keys, as
+    ``LATENT_FORMATS`` says."""
 
     _cache: LatentCache
 
     def _make(self, shape: tuple[int, ...]) -> tuple[_Store, ...]:
-        self.fmt = self._options.kv_format
-        latent, rope = self._cache.latent, self._cache.rope
-        if self.fmt is KVFormat.INT8 and (latent % 16 or rope % 16):
-            raise UnsupportedError(f"int8 pages need a latent and a rope of 16s, not {latent} and {rope}")
-        self.arrays = (np.zeros((*shape, latent + rope), _PAGE_TYPES[self.fmt]),)
-        if self.fmt is KVFormat.INT8:
-            self.arrays += (np.zeros((*shape, 2), np.float32),)
-        return (self,)
+        fmt, widths = self._options.kv_format, (self._cache.latent, self._cache.rope)
+        if fmt not in (KVFormat.FP32, KVFormat.BF16) and any(width % 16 for width in widths):
+            raise UnsupportedError(f"{fmt} pages need a latent and a rope of 16s, not {widths[0]} and {widths[1]}")
+        parts = zip(LATENT_FORMATS[fmt], widths, strict=True)
+        self._parts = tuple(_Vectors((*shape, width), each, self._compute, keys=True) for each, width in parts)
+        return self._parts
 
     def write(self, layer: int, table: Array, positions: Array, rows: Array) -> None:
         """Writes ``rows`` ``[rows, latent + rope]`` in page format."""
-        self.put(self._at(layer, table, positions), rows)
+        at = self._at(layer, table, positions)
+        for part, numbers in zip(self._parts, np.split(rows, [self._cache.latent], axis=-1), strict=True):
+            part.put(at, numbers)
 
     def read(self, layer: int, table: Array, tokens: int) -> Array:
         """The first ``tokens`` rows ``[tokens, latent + rope]`` as page format holds them, in the compute type."""
-        rows = self.widened(self._first(layer, table, tokens))
+        at = self._first(layer, table, tokens)
+        rows = np.concatenate([part.widened(at) for part in self._parts], axis=-1)
         return rows.reshape(-1, rows.shape[-1])[:tokens]
-
-    def put(self, at: Any, numbers: Array) -> None:
-        if self.fmt is KVFormat.INT8:
-            parts, scales = zip(*(ops.to_int8(ops.hadamard(part)) for part in self._split(numbers)), strict=True)
-            numbers, self.arrays[1][at] = np.concatenate(parts, axis=-1), np.stack(scales, axis=-1)
-        self.arrays[0][at] = numbers.astype(self.arrays[0].dtype)
-
-    def widened(self, at: Any) -> Array:
-        rows: Array = self.arrays[0][at].astype(self._compute)
-        if self.fmt is not KVFormat.INT8:
-            return rows
-        scales = self.arrays[1][at].astype(self._compute)
-        parts = [ops.hadamard(part * scales[..., [i]]) for i, part in enumerate(self._split(rows))]
-        joined: Array = np.concatenate(parts, axis=-1)
-        return joined
-
-    def _split(self, rows: Array) -> list[Array]:
-        return np.split(rows, [self._cache.latent], axis=-1)
 
 
 class IndexPages(CachePages, _Store):
