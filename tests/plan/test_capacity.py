@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from trimaran.base.errors import ConfigError
+from trimaran.base.formats import KVFormat
 from trimaran.models.registry import build_program
 from trimaran.plan.cache import CacheRecipe, cache_bytes
 from trimaran.plan.capacity import Assumptions, Plan, default_overhead, make_plan, plan_by_hand
@@ -32,15 +33,30 @@ def token_bytes(values: dict[str, Any], recipe: CacheRecipe, gpus: int = 1) -> f
     [
         (LLAMA_31_8B, 131_072, 65_536, 36_864),
         (GEMMA_3_27B, 81_920, 40_960, 23_040),  # its full layers
-        (KIMI_K2, 70_272, 35_136, 25_376),
-        (DEEPSEEK_V32, 78_324, 43_188, 33_428),
-        (GLM_52, 92_628, 47_700, 35_220),  # index keys in 21 of 78 layers
+        (KIMI_K2, 70_272, 35_136, 27_328),
+        (DEEPSEEK_V32, 78_324, 43_188, 35_380),
+        (GLM_52, 92_628, 47_700, 37_716),  # index keys in 21 of 78 layers
     ],
 )
 def test_bytes_of_a_token(values: dict[str, Any], bf16: int, fp8: int, int4: int) -> None:
     assert token_bytes(values, CacheRecipe.BF16) == bf16
     assert token_bytes(values, CacheRecipe.FP8) == fp8
     assert token_bytes(values, CacheRecipe.INT4) == int4
+
+
+@pytest.mark.parametrize("values", [KIMI_K2, DEEPSEEK_V32, GLM_52])
+def test_latents_take_what_pages_of_ours_do(values: dict[str, Any]) -> None:
+    """But for fp8, whose scales are static here."""
+    (group,) = build_program(config(values)).groups
+    for recipe in set(CacheRecipe) - {CacheRecipe.FP8}:
+        assert token_bytes(values, recipe) == group.page_bytes(KVFormat(recipe.value), 1), recipe
+    fp8 = group.page_bytes(KVFormat.FP8, 1)
+    assert fp8 - token_bytes(values, CacheRecipe.FP8) == 8 * config(values).layers
+
+
+@pytest.mark.parametrize(("values", "size"), [(LLAMA_31_8B, 52_224), (KIMI_K2, 23_668), (GLM_52, 33_036)])
+def test_keys_and_values_may_differ(values: dict[str, Any], size: int) -> None:
+    assert token_bytes(values, CacheRecipe.INT8_INT4) == size
 
 
 def test_heads_are_shared_out_and_latents_are_not() -> None:

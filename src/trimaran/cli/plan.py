@@ -28,7 +28,7 @@ def plan(
     ] = None,
     count: Annotated[int, typer.Option("--count", help="GPUs that share one copy of the model.")] = 8,
     weights: Annotated[str, typer.Option("--weights", help="bf16, fp8 or int4.")] = "bf16",
-    kv_cache: Annotated[str, typer.Option("--kv-cache-dtype", help="bf16, fp8, int8 or int4.")] = "bf16",
+    kv_cache: Annotated[str, typer.Option("--kv-cache-dtype", help="bf16, fp8, int8, int4 or int8/int4.")] = "bf16",
     skip_layers: Annotated[
         str,
         typer.Option(
