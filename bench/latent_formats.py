@@ -22,16 +22,17 @@ import numpy as np
 
 from trimaran.base.errors import TrimaranError
 from trimaran.base.formats import LATENT_FORMATS, KVFormat, LatentCache
-from trimaran.bench.goldens import Float32, load_goldens, log_softmax
+from trimaran.bench.goldens import load_goldens
 from trimaran.calibration.forward import Forward, Weights
 from trimaran.calibration.weights import StreamedWeights
 from trimaran.checkpoint import Checkpoint, open_checkpoint
 from trimaran.checkpoint.sources import resolve
+from trimaran.evaluate.measures import log_softmax
 from trimaran.kernels import reference_ops as ops
 from trimaran.kernels.program import Attention, Op, Program
 from trimaran.kernels.reference_pages import LatentPages
 from trimaran.kernels.rope import rope_table
-from trimaran.kernels.step import ExecutorOptions
+from trimaran.kernels.step import ExecutorOptions, Float32
 from trimaran.models.registry import build_program, read_config
 from trimaran.quant.logical import logical_tensors
 
@@ -133,6 +134,6 @@ class LatentForward(Forward):
 
 if __name__ == "__main__":
     try:
-        sys.exit(main())
+        main()
     except TrimaranError as error:
         sys.exit(f"latent_formats: {error}")

@@ -1,6 +1,7 @@
 #include "latent.h"
 
 #include <algorithm>
+#include <stdexcept>
 
 #include "program.h"
 
@@ -65,6 +66,7 @@ void SelectPlan::cut(const Step& step) {
 // ---- building ----------------------------------------------------------------------------------------------------
 
 int Program::add_latent_cache(int group, int layers, int latent, int rope) {
+  if (is_static(options_.kv_format)) throw std::invalid_argument("pages of latents have no static format");
   return add_token_cache(group, {PagePart::kLatents, layers, 1, latent, rope});
 }
 

@@ -55,7 +55,7 @@ TRIMARAN_INLINE void store_part(KvFormat f, float* x, int n, uint8_t* to) {
       }
       break;
     }
-    case KvFormat::kInt8Int4:  // of two formats
+    default:  // no part's
       break;
   }
 }
@@ -87,7 +87,7 @@ TRIMARAN_INLINE void load_part(KvFormat f, const uint8_t* from, int n, float* to
       }
       break;
     }
-    case KvFormat::kInt8Int4:  // of two formats
+    default:  // no part's
       break;
   }
 }
