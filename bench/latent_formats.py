@@ -125,7 +125,7 @@ class LatentForward(Forward):
         """Rows ``[latent | rope]`` as the reference executor's pages hold them."""
         options = ExecutorOptions(kv_format=self.fmt)
         cache = LatentCache(1, latents.shape[1], rope.shape[1])
-        pages = LatentPages(cache, -(-len(rope) // options.page_size), options, np.float32)
+        pages = LatentPages(cache, 0, -(-len(rope) // options.page_size), options, np.float32)
         table = np.arange(-(-len(rope) // options.page_size))
         pages.write(0, table, np.arange(len(rope)), np.concatenate([latents, rope], axis=1))
         held: Float32 = pages.read(0, table, len(rope))

@@ -68,8 +68,7 @@ def test_it_runs_as_what_its_numbers_say(source: Path, fmt: str, tmp_path: Path)
         own.weights["model.layers.0.mlp.down_proj" if name != "qwen3_moe" else "model.layers.0.self_attn.qkv"].fmt
         is held
     )
-    executor = "native"
-    assert np.isfinite(run(own, executor, tokens, [12])).all()
+    assert np.isfinite(run(own, "native", tokens, [12])).all()
 
 
 def test_what_stays_is_the_same_bytes_and_is_listed(source: Path, tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ METRICS = {
     "trimaran_pages": "gauge",
     "trimaran_pages_cached": "gauge",
     "trimaran_pages_free": "gauge",
+    "trimaran_page_faults": "counter",
+    "trimaran_pages_quarantined": "gauge",
     "trimaran_pages_scattered_ratio": "gauge",
     "trimaran_pages_unused_ratio": "gauge",
     "trimaran_preemptions": "counter",
