@@ -106,7 +106,7 @@ def calibrate(
         if not all(ids):
             raise ConfigError("a text that is to calibrate is empty")
         ranges = measure_ranges(checkpoint, ids)
-        path = default_path(checkpoint.digest) if out is None else Path(out)
+        path = default_path(checkpoint.sampled) if out is None else Path(out)
     write_ranges(path, ranges)
     return path
 

@@ -64,7 +64,7 @@ def opened(checkpoint: Checkpoint, text: list[int]) -> tuple[Program, ReferenceE
 def test_ranges_are_the_largest_numbers_that_pages_hold(checkpoint: Checkpoint) -> None:
     text = tokens(checkpoint)
     ranges = measure_ranges(checkpoint, [text])
-    assert (ranges.model, ranges.tokens, len(ranges.layers)) == (checkpoint.digest, 50, read_config(checkpoint).layers)
+    assert (ranges.model, ranges.tokens, len(ranges.layers)) == (checkpoint.sampled, 50, read_config(checkpoint).layers)
     program, executor = opened(checkpoint, text)
     attention = [op for op in program.ops if hasattr(op, "kv_heads")]
     for op, layer in zip(attention, ranges.layers, strict=True):
@@ -100,7 +100,7 @@ def test_a_file_is_found_in_the_cache_or_where_it_is_said_to_be(checkpoint: Chec
     with pytest.raises(ConfigError, match=r"none for this model: run `trimaran calibrate .*model` once"):
         scales_for(fmt, checkpoint, program, None)
     ranges = measure_ranges(checkpoint, [tokens(checkpoint)])
-    write_ranges(default_path(checkpoint.digest), ranges)
+    write_ranges(default_path(checkpoint.sampled), ranges)
     (found,) = scales_for(fmt, checkpoint, program, None)
     assert found.digest == ranges.scales(fmt, program)[0].digest
     assert scales_for(KVFormat.INT8, checkpoint, program, None) == ()

@@ -218,3 +218,12 @@ def test_private_bytes_are_those_of_the_file(tmp_path):
 
     assert verified == hashlib.sha256(path.read_bytes()).hexdigest()
     shutil.rmtree(tmp_path)
+
+
+def test_a_model_has_one_sampled_digest_verified_or_not(model):
+    """What was measured of a model by that name stays its own when a manifest comes."""
+    with (
+        open_checkpoint(model) as plain,
+        open_checkpoint(model, model_files(model, Verification.ALWAYS)) as verified,
+    ):
+        assert plain.digest == plain.sampled == verified.sampled != verified.digest

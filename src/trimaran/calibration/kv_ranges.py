@@ -40,7 +40,7 @@ class LayerRanges(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Ranges(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``layers``: all of the model's. ``model`` is ``Checkpoint.digest``."""
+    """``layers``: all of the model's. ``model`` is ``Checkpoint.sampled``."""
 
     model: str
     tokens: int
@@ -101,7 +101,7 @@ def measure_ranges(checkpoint: Checkpoint, texts: Sequence[Sequence[int]]) -> Ra
     forward = _Ranging(program, weights, texts)
     forward.layers = []
     forward.run()
-    return Ranges(checkpoint.digest, sum(map(len, texts)), forward.layers)
+    return Ranges(checkpoint.sampled, sum(map(len, texts)), forward.layers)
 
 
 def default_path(digest: str) -> Path:
@@ -150,14 +150,14 @@ def scales_for(
             raise ConfigError(f"kv_cache_scales: {fmt} pages have scales of their own; only static formats take a file")
         return ()
     if path is not None:
-        return read_ranges(Path(path), checkpoint.digest).scales(fmt, program)
+        return read_ranges(Path(path), checkpoint.sampled).scales(fmt, program)
     if fmt is KVFormat.FP8_STATIC and (stored := stored_scales(checkpoint, program)) is not None:
         return (stored,)
-    kept = default_path(checkpoint.digest)
+    kept = default_path(checkpoint.sampled)
     if not kept.is_file():
         model = checkpoint.path if checkpoint.kind == "gguf" else checkpoint.directory
         raise ConfigError(
             f"{fmt} pages have no scales of their own and there are none for this model: run `trimaran calibrate "
             f"{model}` once, or name a file with kv_cache_scales"
         )
-    return read_ranges(kept, checkpoint.digest).scales(fmt, program)
+    return read_ranges(kept, checkpoint.sampled).scales(fmt, program)

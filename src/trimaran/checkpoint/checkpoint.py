@@ -61,16 +61,18 @@ class Checkpoint:
         """Bytes that the tensors take in the files."""
         return sum(span.size for span in self._spans)
 
-    @cached_property
+    @property
     def digest(self) -> str:
-        """SHA-256 (hex) that tells models apart.
+        """SHA-256 (hex) that names the model: the manifest's digest where files are verified, else ``sampled``."""
+        return self.sampled if self._opener.digest is None else self._opener.digest
 
-        Of files that are verified it is the manifest's digest. Of others it covers all metadata, every tensor's name,
-        shape, format and place, and 4 KiB at the start, the middle and the end of each tensor: such a digest names a
-        model in cache keys; it does not prove that a file is undamaged.
+    @cached_property
+    def sampled(self) -> str:
+        """SHA-256 (hex) that tells models apart without reading them whole, verified or not.
+
+        It covers all metadata, every tensor's name, shape, format and place, and 4 KiB at the start, the middle and
+        the end of each tensor. It does not prove that a file is undamaged.
         """
-        if self._opener.digest is not None:
-            return self._opener.digest
         sha = hashlib.sha256(self._fingerprint)
         for span in self._spans:
             file = self._files[span.file]
