@@ -85,6 +85,7 @@ def _reading(path: Path) -> "Iterator[Progress]":
 
     lock, total = Lock(), 0
     with progress(str(path), "Hash") as report:
+        report(0, None)
 
         def count(size: int) -> None:
             nonlocal total
