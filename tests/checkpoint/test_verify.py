@@ -227,3 +227,11 @@ def test_a_model_has_one_sampled_digest_verified_or_not(model):
         open_checkpoint(model, model_files(model, Verification.ALWAYS)) as verified,
     ):
         assert plain.digest == plain.sampled == verified.sampled != verified.digest
+
+
+def test_a_name_with_blanks_is_told_once(model):
+    (model / "two words.txt").write_text("read me")
+    write_model_manifest(model)
+    (model / "two words.txt").write_text("read me not")
+    with pytest.raises(IntegrityError, match=r"two words\.txt has 11 bytes instead of 7$"):
+        verify_model_integrity(model)

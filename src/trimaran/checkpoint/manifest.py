@@ -28,9 +28,6 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     digest: str
     files: list[FileRecord]
 
-    def file(self, name: str) -> FileRecord | None:
-        return next((file for file in self.files if file.name == name), None)
-
 
 def make_manifest(files: Sequence[FileRecord]) -> Manifest:
     """The manifest of ``files``, in any order."""

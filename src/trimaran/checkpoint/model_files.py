@@ -68,6 +68,7 @@ class VerifiedFiles:
         """Raises ``IntegrityError`` when files are missing, too many, or of the wrong size."""
         self._folder = folder.resolve()
         self._manifest = manifest
+        self._records = {file.name: file for file in manifest.files}
         self._hashed: dict[str, Future[str]] = {}
         compare(folder, manifest, [])
         self.digest: str | None = manifest.digest
@@ -105,7 +106,7 @@ class VerifiedFiles:
             raise IntegrityError(f"{path} lies outside the folder of the model's manifest, {self._folder}") from None
 
     def _known(self, name: str) -> FileRecord:
-        record = self._manifest.file(name)
+        record = self._records.get(name)
         if record is None:
             raise IntegrityError(f"{self._folder / name} is not in the model's manifest")
         return record
@@ -115,6 +116,7 @@ def compare(folder: Path, manifest: Manifest, hashed: Sequence[FileRecord]) -> N
     """Raises ``IntegrityError`` that names the files that are missing, too many, of another size or hash."""
     listed = {file.name: file for file in manifest.files}
     there = set(folder_files(folder))
+    resized = set()
     faults = [f"{name} is missing" for name in sorted(listed.keys() - there)]
     faults += [f"{name} is not in the manifest" for name in sorted(there - listed.keys())]
     for name in sorted(listed.keys() & there):
@@ -123,8 +125,9 @@ def compare(folder: Path, manifest: Manifest, hashed: Sequence[FileRecord]) -> N
         except OSError as error:
             raise CheckpointError(f"cannot read {folder / name}: {error.strerror}") from error
         if size != listed[name].size:
+            resized.add(name)
             faults.append(f"{name} has {size} bytes instead of {listed[name].size}")
-    said = {fault.partition(" ")[0] for fault in faults}
+    said = resized | (listed.keys() - there)
     faults += [
         f"{file.name} holds other bytes" for file in hashed if file != listed[file.name] and file.name not in said
     ]

@@ -8,7 +8,7 @@ from trimaran.base.errors import IntegrityError
 from trimaran.checkpoint.file_record import MANIFEST
 from trimaran.checkpoint.hashing import Progress, hash_files
 from trimaran.checkpoint.manifest import Manifest, folder_files, make_manifest, read_manifest, write_manifest
-from trimaran.checkpoint.model_files import MappedFiles, ModelFiles, VerifiedFiles, compare
+from trimaran.checkpoint.model_files import AS_THEY_ARE, ModelFiles, VerifiedFiles, compare
 from trimaran.checkpoint.signature import check_signature
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ def verify_model_integrity(
     ``CheckpointError`` when a file cannot be read.
     """
     folder = folder_of(Path(path))
-    manifest = _require(folder, public_key)
+    manifest = _require(folder, read_manifest(folder), public_key)
     compare(folder, manifest, [])
     compare(folder, manifest, hash_files(folder, [file.name for file in manifest.files], progress))
     return manifest
@@ -57,11 +57,12 @@ def model_files(path: Path, when: Verification, public_key: str | Path | None = 
     """
     folder = folder_of(path)
     if when is Verification.NEVER:
-        return MappedFiles()
-    if when is Verification.AUTO and public_key is None and read_manifest(folder) is None:
+        return AS_THEY_ARE
+    found = read_manifest(folder)
+    if found is None and when is Verification.AUTO and public_key is None:
         log.info("%s has no %s: its files are not verified", folder, MANIFEST)
-        return MappedFiles()
-    return VerifiedFiles(folder, _require(folder, public_key))
+        return AS_THEY_ARE
+    return VerifiedFiles(folder, _require(folder, found, public_key))
 
 
 def folder_of(path: Path) -> Path:
@@ -69,8 +70,7 @@ def folder_of(path: Path) -> Path:
     return path if path.is_dir() else path.parent
 
 
-def _require(folder: Path, public_key: str | Path | None) -> Manifest:
-    found = read_manifest(folder)
+def _require(folder: Path, found: tuple[Manifest, bytes] | None, public_key: str | Path | None) -> Manifest:
     if found is None:
         raise IntegrityError(f"{folder} has no {MANIFEST}; `trimaran manifest` writes one where the files are right")
     manifest, data = found
