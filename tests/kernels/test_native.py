@@ -352,3 +352,19 @@ def test_more_threads_than_the_system_has_are_a_configuration_error() -> None:
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", TOO_MANY_THREADS], cwd=root, capture_output=True, text=True)
     assert "threads=1000000 cannot be started" in done.stdout, done.stderr[-2000:]
+
+
+NOT_BUILT = """
+import sys
+sys.modules["trimaran._native"] = None
+from trimaran.base.errors import UnsupportedError
+try:
+    import trimaran.kernels.native
+except UnsupportedError as error:
+    assert "was not built" in str(error)
+    sys.exit(3)
+"""
+
+
+def test_a_core_that_was_not_built_is_told_in_words() -> None:
+    assert subprocess.run([sys.executable, "-c", NOT_BUILT]).returncode == 3

@@ -7,57 +7,22 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from trimaran.base.env import truth
-from trimaran.base.errors import ConfigError, UnsupportedError
-from trimaran.base.formats import (
-    ActivationFormat,
-    CacheGroup,
-    HeadsCache,
-    IndexCache,
-    KVFormat,
-    LatentCache,
-    WeightFormat,
-)
+from trimaran.base.errors import ConfigError
+from trimaran.base.formats import KVFormat
 from trimaran.kernels.bounds import Bounds
-from trimaran.kernels.dequantise import dequantise
 from trimaran.kernels.kv_scales import scales_of
-from trimaran.kernels.native_lowering import GATED, FusedExperts, FusedLinear, Lowered, Slots, lower, plan_slots
+from trimaran.kernels.native_assembly import Assembly
+from trimaran.kernels.native_core import _native
 from trimaran.kernels.native_profile import Profile
 from trimaran.kernels.native_shapes import check_shapes
-from trimaran.kernels.native_weights import canonical_arrays, packed_bytes
 from trimaran.kernels.page_tags import PageTags, check_expected
-from trimaran.kernels.program import (
-    Add,
-    Attention,
-    Buffer,
-    Embed,
-    Experts,
-    Glu,
-    HeadLinear,
-    HeadNorm,
-    LatentAttention,
-    Linear,
-    Logits,
-    Program,
-    QueryScale,
-    RmsNorm,
-    RopeSpec,
-    Route,
-    SelectTokens,
-    TakeRows,
-)
-from trimaran.kernels.rope import query_scales, rope_table
+from trimaran.kernels.program import Program
 from trimaran.kernels.step import ExecutorOptions, Int32, StepInputs, StepOutputs, UInt8
 from trimaran.kernels.validate import check_options, check_pages, check_weights
 from trimaran.kernels.weights import Weight
 
-try:
-    from trimaran import _native
-except ImportError as error:  # installed without its compiled part
-    raise UnsupportedError(f"the native executor was not built ({error}); use the executor 'reference'") from error
-
 Choice = int | tuple[int, float, list[tuple[int, float]]]  # with logprobs: id, logprob, the most likely
 _NO_READERS = np.zeros(0, np.uint64)
-NONE = -1  # the core's "no such part"
 
 
 class NativeExecutor:
@@ -87,7 +52,7 @@ class NativeExecutor:
         self._vocab = program.vocab
         self._kv_scales = options.kv_scales
         try:
-            core = _Assembly(program, weights, options, self.isa, self.threads).core
+            core = Assembly(program, weights, options, self.isa, self.threads).core
             if options.pin_threads:
                 core.pin_threads(sorted(os.sched_getaffinity(0)))
         except RuntimeError as error:  # what C++ says when the system starts no more threads
@@ -195,226 +160,3 @@ def choose_isa(environ: Mapping[str, str]) -> str:
     if asked not in usable:
         raise ConfigError(f"TRIMARAN_ISA={asked!r} is not usable on this machine; choose one of {', '.join(usable)}")
     return asked
-
-
-class _Assembly:
-    """Builds the core of one executor: memory first, then op by op."""
-
-    def __init__(
-        self, program: Program, weights: Mapping[str, Weight], options: ExecutorOptions, isa: str, threads: int
-    ) -> None:
-        self._weights = weights
-        self._int8 = options.activations is ActivationFormat.INT8
-        ops = lower(program)
-        gated = [op for op in ops if isinstance(op, FusedLinear) and op.epilogue in GATED.values()]
-        experts = [op.op for op in ops if isinstance(op, FusedExperts)]
-        self._stacks = {name: op.experts for op in experts for name in (op.gate_up, op.down)}
-        self._stacks |= {op.weight: op.heads for op in ops if isinstance(op, HeadLinear)}  # matrices in a stack
-        self._paired = {name for op in gated for name in (op.weight, op.bias)} | {op.gate_up for op in experts}
-        linears = [op for op in ops if isinstance(op, FusedLinear)]
-        self._heads = {id(weights[op.weight]) for op in linears if self._makes_logits_of_int8(op)}
-        self._matrices: dict[tuple[int, bool], int] = {}  # by weight object: a tied matrix is packed once
-        self._vectors: dict[str, int] = {}
-        self._ropes: dict[tuple[RopeSpec, QueryScale | None], int] = {}
-        whole = [options.pages_of(g) for g, group in enumerate(program.groups) if group.window is None]
-        self._positions = min([program.context, *(pages * options.page_size for pages in whole)])
-        self.core = _native.Program(
-            isa=isa,
-            threads=threads,
-            vocab=program.vocab,
-            max_rows=options.max_rows,
-            max_sequences=options.max_sequences,
-            page_size=options.page_size,
-            max_positions=self._positions,
-            int8_activations=self._int8,
-            kv_format=options.kv_format,
-            weight_bytes=self._weight_bytes(program),
-            share_prefixes=options.share_prefixes,
-        )
-        self._head_caches: dict[int, int] = {}  # by group, the core's caches of each kind
-        self._latent_caches: dict[int, int] = {}
-        self._index_caches: dict[int, int] = {}
-        for number, group in enumerate(program.groups):
-            self._add_group(number, group, options)
-        self._slots: Slots = plan_slots(ops)
-        self._buffers = [self.core.add_buffer(width, logits_rows) for width, logits_rows in self._slots.shapes]
-        previous: Lowered | None = None
-        for op in ops:
-            self._add(op, previous)
-            previous = op
-        self.core.finish()
-
-    def _add_group(self, number: int, group: CacheGroup, options: ExecutorOptions) -> None:
-        self.core.add_group(options.pages_of(number), group.window or 0)
-        for cache in group.caches:
-            match cache:
-                case HeadsCache():
-                    added = self.core.add_heads_cache(
-                        number, cache.layers, cache.kv_heads, cache.head_dim, list(cache.wide)
-                    )
-                    for scales in options.kv_scales:
-                        if (of_group := scales.groups[number]) is not None:
-                            self.core.set_scales(added, scales.fmt, np.ascontiguousarray(of_group))
-                    self._head_caches[number] = added
-                case LatentCache():
-                    added = self.core.add_latent_cache(number, cache.layers, cache.latent, cache.rope)
-                    self._latent_caches[number] = added
-                case IndexCache():
-                    self._index_caches[number] = self.core.add_index_cache(number, cache.layers, cache.dim)
-
-    def _weight_bytes(self, program: Program) -> int:
-        sizes = {}
-        for name in program.weights:
-            weight, paired = self._weights[name], name in self._paired
-            head, count = id(weight) in self._heads, self._stacks.get(name, 1)
-            sizes[id(weight), paired] = packed_bytes(weight, count, paired=paired, head=head)
-        return sum(sizes.values())
-
-    def _buffer(self, buffer: Buffer) -> int:
-        return self._buffers[self._slots.of[buffer]]
-
-    def _matrix(self, name: str) -> int:
-        """The core's number of a matrix, or of a stack of experts' matrices."""
-        weight, paired = self._weights[name], name in self._paired
-        key = (id(weight), paired)
-        if key not in self._matrices:
-            canonical = canonical_arrays(weight, self._stacks.get(name, 1))
-            if name in self._stacks:
-                self._matrices[key] = self.core.add_experts(canonical, paired)
-            else:
-                self._matrices[key] = self.core.add_matrix(canonical, paired, id(weight) in self._heads)
-        return self._matrices[key]
-
-    def _vector(self, name: str | None) -> int:
-        if name is None:
-            return NONE
-        if name not in self._vectors:
-            self._vectors[name] = self.core.add_vector(dequantise(self._weights[name]), name in self._paired)
-        return self._vectors[name]
-
-    def _rope(self, spec: RopeSpec, query_scale: QueryScale | None) -> int:
-        if (spec, query_scale) not in self._ropes:
-            scales = None if query_scale is None else query_scales(query_scale, np.arange(self._positions))
-            self._ropes[spec, query_scale] = self.core.add_rope(*rope_table(spec, self._positions), scales)
-        return self._ropes[spec, query_scale]
-
-    def _head_norm(self, norm: HeadNorm | None) -> _native.HeadNorm:
-        if norm is None:
-            return _native.HeadNorm(NONE, 0.0, whole=False)
-        return _native.HeadNorm(self._vector(norm.weight), norm.eps, norm.whole)
-
-    def _add(self, op: Lowered, previous: Lowered | None) -> None:
-        match op:
-            case Embed():
-                self.core.embed(self._buffer(op.out), self._matrix(op.weight), op.scale)
-            case RmsNorm():
-                self.core.rms_norm(self._buffer(op.out), self._buffer(op.x), self._vector(op.weight), op.eps)
-            case FusedLinear():
-                self._add_linear(op, previous)
-            case Attention():
-                self.core.attention(
-                    out=self._buffer(op.out),
-                    qkv=self._buffer(op.qkv),
-                    cache=self._head_caches[op.group],
-                    layer=op.layer,
-                    heads=op.heads,
-                    rope=self._rope(op.rope, op.query_scale),
-                    scale=op.scale,
-                    q_norm=self._head_norm(op.q_norm),
-                    k_norm=self._head_norm(op.k_norm),
-                )
-            case Glu():
-                self.core.glu(self._buffer(op.out), self._buffer(op.gate_up), GATED[op.activation])
-            case Add():
-                self.core.add(self._buffer(op.out), self._buffer(op.a), self._buffer(op.b))
-            case TakeRows():
-                self.core.take_rows(self._buffer(op.out), self._buffer(op.x))
-            case Logits():
-                self.core.logits(self._buffer(op.x))
-            case Route():
-                self.core.route(
-                    out=self._buffer(op.out),
-                    logits=self._buffer(op.logits),
-                    bias=self._vector(op.bias),
-                    experts=op.logits.width,
-                    top_k=op.top_k,
-                    scoring=op.scoring,
-                    groups=op.groups,
-                    top_groups=op.top_groups,
-                    normalise=op.normalise,
-                    epsilon=op.epsilon,
-                    factor=op.factor,
-                )
-            case FusedExperts():
-                self.core.experts(
-                    out=self._buffer(op.out),
-                    x=self._buffer(op.x),
-                    routes=self._buffer(op.routes),
-                    gate_up=self._matrix(op.op.gate_up),
-                    down=self._matrix(op.op.down),
-                    top_k=op.routes.width // 2,
-                    norm=NONE if op.norm is None else self._vector(op.norm.weight),
-                    eps=0.0 if op.norm is None else op.norm.eps,
-                    residual=NONE if op.residual is None else self._buffer(op.residual),
-                )
-            case HeadLinear():
-                self.core.head_linear(self._buffer(op.out), self._buffer(op.x), self._matrix(op.weight))
-            case LatentAttention():
-                self.core.latent_attention(
-                    out=self._buffer(op.out),
-                    q_latent=self._buffer(op.q_latent),
-                    q=self._buffer(op.q),
-                    kv=self._buffer(op.kv),
-                    selected=NONE if op.selected is None else self._buffer(op.selected),
-                    cache=self._latent_caches[op.group],
-                    layer=op.layer,
-                    heads=op.heads,
-                    latent=op.latent,
-                    rope=self._rope(op.rope, None),
-                    norm=self._vector(op.norm),
-                    scale=op.scale,
-                    eps=op.eps,
-                )
-            case SelectTokens():
-                self.core.select_tokens(
-                    out=self._buffer(op.out),
-                    q=self._buffer(op.q),
-                    k=self._buffer(op.k),
-                    weights=self._buffer(op.weights),
-                    cache=self._index_caches[op.group],
-                    layer=op.layer,
-                    heads=op.heads,
-                    rope=self._rope(op.rope, None),
-                    norm=self._vector(op.norm),
-                    norm_bias=self._vector(op.norm_bias),
-                    eps=op.eps,
-                )
-            case Linear() | Experts():
-                raise AssertionError("lowering leaves no plain product")
-
-    def _add_linear(self, op: FusedLinear, previous: Lowered | None) -> None:
-        same = isinstance(previous, FusedLinear) and op.same_input(previous)
-        reuse = same and isinstance(previous, FusedLinear) and self._prepares(op) == self._prepares(previous)
-        self.core.linear(
-            out=NONE if op.epilogue == "logits" else self._buffer(op.out),
-            x=self._buffer(op.x),
-            weight=self._matrix(op.weight),
-            bias=self._vector(op.bias),
-            norm=NONE if op.norm is None else self._vector(op.norm.weight),
-            eps=0.0 if op.norm is None else op.norm.eps,
-            gather=op.gather,
-            epilogue=op.epilogue,
-            residual=NONE if op.residual is None else self._buffer(op.residual),
-            wide=op.wide and self._quantises(op),
-            reuse=reuse,
-        )
-
-    def _makes_logits_of_int8(self, op: FusedLinear) -> bool:
-        return op.epilogue == "logits" and self._weights[op.weight].fmt is WeightFormat.INT8 and self._quantises(op)
-
-    def _prepares(self, op: FusedLinear) -> tuple[bool, bool]:
-        """As what the input is wanted: as integers, and as what they stand for."""
-        return self._quantises(op), self._weights[op.weight].outliers is not None
-
-    def _quantises(self, op: FusedLinear) -> bool:
-        return self._int8 and self._weights[op.weight].fmt.integer

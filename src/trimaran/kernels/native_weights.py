@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from trimaran import _native
+from trimaran.kernels.native_core import _native
 from trimaran.kernels.weights import Weight
 
 
