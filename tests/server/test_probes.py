@@ -12,6 +12,8 @@ METRICS = {
     "trimaran_cached_tokens": "counter",
     "trimaran_generated_tokens": "counter",
     "trimaran_inter_token_seconds": "histogram",
+    "trimaran_page_leases": "gauge",
+    "trimaran_page_leases_expired": "counter",
     "trimaran_pages": "gauge",
     "trimaran_pages_cached": "gauge",
     "trimaran_pages_free": "gauge",

@@ -114,10 +114,12 @@ class Beat(msgspec.Struct, frozen=True, tag=True):
     generated_tokens: int = 0
     preemptions: int = 0
     page_faults: int = 0  # entries of page tables that were not what they were made for
+    leases_expired: int = 0  # leases of pages that ended by time, not by word
     step_seconds: float = 0.0  # while there was a step to run
     executor_seconds: float = 0.0  # of these, while the executor had one; the rest is what Python costs
     running: int = 0
     waiting: int = 0
+    leases: int = 0  # of pages that a transfer reads or writes
     pages: list[CachePages] = []  # of each cache group
 
 

@@ -25,6 +25,7 @@ from trimaran.base.messages import (
 from trimaran.base.sampling import SamplingParams
 from trimaran.engine.cache import KVCache
 from trimaran.engine.faults import PageFaults
+from trimaran.engine.leases import Leases
 from trimaran.engine.limits import SchedulerLimits
 from trimaran.engine.plan import StepPlan
 from trimaran.engine.request import Reception, Request
@@ -91,6 +92,7 @@ class Engine:
             page_tags=executor.page_tags,
         )
         self._faults = PageFaults(self._cache.groups)
+        self.leases = Leases(self._cache.groups)
         self._scheduler = Scheduler(limits, self._cache)
         self._runner = Runner(
             executor,
@@ -130,6 +132,11 @@ class Engine:
     def idle(self) -> bool:
         """True when ``step`` has nothing to do and nothing to say."""
         return not self._requests and not self._outbox
+
+    @property
+    def stalled(self) -> bool:
+        """True when requests wait for pages that leases keep: steps do nothing before one has ended."""
+        return self._running is None and bool(self._requests) and not self._scheduler.running and bool(self.leases)
 
     def submit(self, message: Submit) -> None:
         """Queues a request; raises ``RequestError``, ``ContextLengthError`` or ``QueueFullError`` if it cannot."""
@@ -180,9 +187,15 @@ class Engine:
         counters.executor_seconds += now - running.started
         self._since = now
         self._commit(running.plan, outputs)
-        self._quarantine(self._faults.lost())
-        if not self._requests:
-            assert self._cache.unused, "pages were lost"
+        self._settle_books()
+
+    def reap(self, now: float) -> list[str]:
+        """Ends the leases that are over at ``now`` (of ``time.monotonic``) and names them. Between two steps; call it
+        when there is nothing to do too, or pages stay taken."""
+        ended = self.leases.expire(now)
+        if ended:
+            self._settle_books()
+        return ended
 
     def stats(self) -> Beat:
         """Counters since the start and gauges of now."""
@@ -193,6 +206,8 @@ class Engine:
             cached_tokens=c.cached_tokens,
             generated_tokens=c.generated_tokens,
             page_faults=self._faults.count,
+            leases=len(self.leases),
+            leases_expired=self.leases.expired,
             preemptions=self._scheduler.preemptions,
             step_seconds=c.step_seconds,
             executor_seconds=c.executor_seconds,
@@ -226,7 +241,7 @@ class Engine:
             self._runner.start(plan, want_logits=self._wants_logits(plan))
             self._running = _Running(plan, time.perf_counter())
         else:
-            assert not self._requests, "requests wait, none runs"
+            assert not self._requests or self.leases, "requests wait, none runs"
             self._since = None
 
     def _wants_logits(self, plan: StepPlan) -> bool:
@@ -306,7 +321,12 @@ class Engine:
 
     def _quarantine(self, doubtful: set[tuple[int, int]]) -> None:
         if doubtful:
-            self._faults.quarantine(doubtful, self.sequences)
+            self._faults.quarantine(doubtful, self.sequences, self.leases.pages())
+
+    def _settle_books(self) -> None:
+        self._quarantine(self._faults.lost())
+        if not self._requests and not self.leases:
+            assert self._cache.unused, "pages were lost"
 
     def _drop(self, request: Request) -> None:
         self._scheduler.remove(request.sequence)

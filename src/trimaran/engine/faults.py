@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Items
 
 from trimaran.engine.group import PageGroup
+from trimaran.engine.pages import PageRef
 from trimaran.engine.sequence import Sequence
 from trimaran.kernels.page_tags import PageFault
 
@@ -52,15 +53,18 @@ class PageFaults:
             group.lost.clear()
         return doubtful
 
-    def quarantine(self, doubtful: Doubtful, healthy: Iterable[Sequence]) -> None:
-        """Takes those pages out of use that none of the ``healthy`` sequences holds; of the others, the holders are
-        counted anew."""
+    def quarantine(
+        self, doubtful: Doubtful, healthy: Iterable[Sequence], leased: Iterable[tuple[int, PageRef]] = ()
+    ) -> None:
+        """Takes those pages out of use that none of the ``healthy`` sequences holds and that no lease keeps (``leased``
+        are group and reference); of the others, the holders are counted anew."""
+        held = [
+            (number, ref) for sequence in healthy for number, pages in enumerate(sequence.pages) for ref in pages.refs
+        ]
         holders = Counter(
             (number, ref.page)
-            for sequence in healthy
-            for number, pages in enumerate(sequence.pages)
-            for ref in pages.refs
-            if self._groups[number].pool.tags[ref.page] == ref.tag  # it reads them still, whatever was counted
+            for number, ref in (*held, *leased)
+            if self._groups[number].pool.tags[ref.page] == ref.tag  # it is used still, whatever was counted
         )
         for number, page in doubtful:
             if count := holders[number, page]:

@@ -100,7 +100,7 @@ class PageGroup:
         if first > held.first:
             self._clear(slot, held.first, first)
             for ref in held.drop(first - held.first):
-                self._release(ref)
+                self.let_go(ref)
 
     def due(self, held: HeldPages) -> int:
         """The position at which the first page held may be given back; there is a window."""
@@ -112,16 +112,16 @@ class PageGroup:
         self._clear(slot, held.first, held.end)
         # Last page first: what is evicted first must be the end of a prefix, the beginning is useful without it.
         for ref in reversed(held.refs):
-            self._release(ref)
+            self.let_go(ref)
 
-    def _clear(self, slot: int, first: int, end: int) -> None:
-        self.table[slot, first:end] = NULL_PAGE
-        self.expected.tags[slot, first:end] = 0
-        self.expected.owners[slot, first:end] = 0
-
-    def _release(self, ref: PageRef) -> None:
+    def let_go(self, ref: PageRef) -> None:
         """Gives a reference back; one that is no good any more, which is a fault of ours, only counts as lost."""
         if self.pool.held(ref):
             self.pool.release(ref)
         else:
             self.lost.append(ref)
+
+    def _clear(self, slot: int, first: int, end: int) -> None:
+        self.table[slot, first:end] = NULL_PAGE
+        self.expected.tags[slot, first:end] = 0
+        self.expected.owners[slot, first:end] = 0

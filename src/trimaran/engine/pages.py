@@ -134,6 +134,11 @@ class PagePool:
         """Whether the reference is good: the page has not changed hands, and somebody holds it."""
         return self._references[ref.page] > 0 and bool(self.tags[ref.page] == ref.tag)
 
+    def hold(self, ref: PageRef) -> None:
+        """Takes one more reference on a page that somebody holds, filled or not."""
+        assert self.held(ref), f"{ref} is not held"
+        self._references[ref.page] += 1
+
     def release(self, ref: PageRef) -> None:
         """Gives one reference back; the last one frees the page, or leaves it findable if it is sealed."""
         page, tag = ref

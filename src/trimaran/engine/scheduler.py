@@ -6,7 +6,8 @@ running sequence that comes last in this order gives all its pages back and wait
 from the prefix cache.
 
 Nobody starves: within a priority the sequence that came first is never preempted for a later one, it can always finish
-alone in the cache (others are refused at submit), and finishing makes the next one first.
+alone in the cache (others are refused at submit), and finishing makes the next one first. Pages under a lease are the
+exception: while they leave too few, all wait, and no lease lasts.
 """
 
 from bisect import insort

@@ -1,8 +1,8 @@
 """The engine process: ``python -m trimaran.engine.worker DESCRIPTOR``, configuration on standard input.
 
 Contract with the host: see ``host/process.py``. All messages that have arrived are taken in between two steps; when
-there is nothing to do the process sleeps in ``poll``. Sending waits for the host when too much is under way, so that
-neither side holds an unbounded queue.
+there is nothing to do the process sleeps in ``poll``, and wakes for each beat: leases end by time alone. Sending waits
+for the host when too much is under way, so that neither side holds an unbounded queue.
 """
 
 import contextlib
@@ -121,7 +121,8 @@ def serve(engine: Engine, channel: Channel, stopping: Stopping) -> None:
         engine.finish()  # first: what has come while it ran is in the next step
         if stopping.due:
             engine.cancel_all()
-        wait = max(0.0, beat - time.monotonic()) if engine.idle else 0.0
+        engine.reap(time.monotonic())
+        wait = max(0.0, beat - time.monotonic()) if engine.idle or engine.stalled else 0.0
         replies = [reply for message in channel.receive(wait) if (reply := take(engine, message, stopping))]
         replies += engine.step()
         if time.monotonic() >= beat:

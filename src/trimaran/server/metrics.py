@@ -71,11 +71,17 @@ class Metrics:
             "page_faults": Counter(
                 "trimaran_page_faults", "Cache pages that were not what a sequence expected", registry=registry
             ),
+            "leases_expired": Counter(
+                "trimaran_page_leases_expired",
+                "Leases of cache pages whose transfer was not heard of in time",
+                registry=registry,
+            ),
             "preemptions": Counter("trimaran_preemptions", "Sequences that gave up their pages", registry=registry),
         }
         self._gauges = {
             "running": Gauge("trimaran_sequences_running", "Sequences that take part in steps", registry=registry),
             "waiting": Gauge("trimaran_sequences_waiting", "Sequences that wait for a place", registry=registry),
+            "leases": Gauge("trimaran_page_leases", "Open leases of cache pages for transfers", registry=registry),
         }
         self._pages = {
             "free": Gauge("trimaran_pages_free", "Cache pages that may be taken", ["window"], registry=registry),
@@ -116,8 +122,8 @@ class Metrics:
 
     def engine_ended(self) -> None:
         self.engine_up.set(0)
-        for name in ("running", "waiting"):
-            self._gauges[name].set(0)
+        for gauge in self._gauges.values():
+            gauge.set(0)
 
     def observe(self, beat: Beat) -> None:
         """Takes over an engine's counters and gauges."""
