@@ -3,6 +3,7 @@
 import msgspec
 
 from trimaran.base.errors import RequestError
+from trimaran.base.grammar import Grammar
 
 MAX_LOGPROBS = 20
 MAX_STOPS = 16
@@ -35,6 +36,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     logprobs: int | None = None  # None: none; 0: the chosen token; k: and the k most likely
+    grammar: Grammar | None = None  # what the whole answer must look like
 
     def __post_init__(self) -> None:
         for name, low, high in _RANGES:
@@ -53,6 +55,11 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             )
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise RequestError("min_tokens exceeds max_tokens", param="min_tokens")
+        if self.grammar is not None and self.ignore_eos:
+            raise RequestError(
+                f"ignore_eos cannot be used with {self.grammar.field}, which says where the answer ends",
+                param="ignore_eos",
+            )
         for token, bias in self.logit_bias.items():
             if token < 0 or not -100 <= bias <= 100:
                 raise RequestError("logit_bias maps token ids to values from -100 to 100", param="logit_bias")
@@ -76,6 +83,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             and self.min_tokens == 0
             and not self.logit_bias
             and not self.penalises
+            and self.grammar is None
         )
 
 
