@@ -13,6 +13,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 
 from trimaran.base.errors import RequestError
+from trimaran.server.openai.bounds import require_shallow
 from trimaran.server.openai.validation import NO_OBJECT, request_error
 
 
@@ -47,6 +48,8 @@ def _decoded(content_type: str, body: bytes) -> Any:
     if not body or not (kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))):
         raise RequestError(NO_OBJECT, code="invalid_json")
     try:
-        return msgspec.json.decode(body)
+        value = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RequestError(f"the body is not valid JSON: {error}", code="invalid_json") from None
+    require_shallow(body, value)
+    return value

@@ -7,6 +7,7 @@ import msgspec
 from trimaran.base.errors import RequestError
 from trimaran.server.dataplane import DataPlane, Generation, Run
 from trimaran.server.openai import answers
+from trimaran.server.openai.bounds import require_small
 from trimaran.server.openai.identity import Identity
 from trimaran.server.openai.logprobs import chat_logprobs
 from trimaran.server.openai.schema import ChatRequest
@@ -44,6 +45,7 @@ def generation(request: ChatRequest, template: ChatTemplate, plane: DataPlane) -
 
 def _template_arguments(request: ChatRequest, template: ChatTemplate) -> dict[str, Any]:
     arguments = request.chat_template_kwargs or {}
+    require_small(arguments, "chat_template_kwargs")
     if "add_generation_prompt" in arguments:
         raise RequestError("add_generation_prompt is a field of its own", param="chat_template_kwargs")
     if request.reasoning_effort is None:

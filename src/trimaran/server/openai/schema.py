@@ -15,6 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, mo
 from trimaran.base.errors import RequestError
 from trimaran.base.sampling import SamplingParams
 from trimaran.server.openai import fields
+from trimaran.server.openai.bounds import MAX_MESSAGES, MAX_PARTS
 
 SALT_LENGTH = 1024  # every choice carries it
 COMPLETION_TOKENS = 16  # max_tokens of a completion that names none (OpenAI API reference)
@@ -142,7 +143,7 @@ class Message(Body):
     inert = fields.MESSAGE
 
     role: Role
-    content: str | Annotated[list[TextPart], _FailFast()]
+    content: str | Annotated[list[TextPart], _FailFast(), Field(max_length=MAX_PARTS)]
 
     @model_validator(mode="before")
     @classmethod
@@ -158,7 +159,7 @@ class ChatRequest(Generate):
 
     inert = {**fields.VLLM, **fields.VLLM_CHAT, **fields.OPENAI_CHAT}
 
-    messages: Annotated[list[Message], _FailFast(), Field(min_length=1)]
+    messages: Annotated[list[Message], _FailFast(), Field(min_length=1, max_length=MAX_MESSAGES)]
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None

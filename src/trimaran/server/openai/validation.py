@@ -24,13 +24,17 @@ def request_error(findings: Sequence[Any], body: Any) -> RequestError:
         return RequestError(f"{name} is required", param=name, code="missing_required_parameter")
     if kind == "too_short":
         return RequestError(f"{where} is empty", param=where, code="invalid_value")
+    if kind == "too_long":
+        return RequestError(
+            f"{where} has more than {context['max_length']:,} entries", param=where, code="invalid_value"
+        )
     message = finding["msg"]
     return RequestError(f"{where}: {message[:1].lower()}{message[1:]}", param=where or None, code="invalid_type")
 
 
-def _weight(finding: Any) -> tuple[bool, int]:
-    """Ours first, then the deepest: of a union's branches that is the one the client meant."""
-    return "field" in finding.get("ctx", {}), len(finding["loc"])
+def _weight(finding: Any) -> tuple[bool, int, bool]:
+    """Ours first, then the deepest, then that of a list of the right kind: the branch of a union that was meant."""
+    return "field" in finding.get("ctx", {}), len(finding["loc"]), finding["type"] == "too_long"
 
 
 def _path(loc: Sequence[str | int], body: Any) -> str:
