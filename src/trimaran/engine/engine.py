@@ -25,6 +25,7 @@ from trimaran.base.messages import (
 from trimaran.base.sampling import SamplingParams
 from trimaran.engine.cache import KVCache
 from trimaran.engine.faults import PageFaults
+from trimaran.engine.handover import Handover
 from trimaran.engine.leases import Leases
 from trimaran.engine.limits import SchedulerLimits
 from trimaran.engine.plan import StepPlan
@@ -93,6 +94,7 @@ class Engine:
         )
         self._faults = PageFaults(self._cache.groups)
         self.leases = Leases(self._cache.groups)
+        self.handover = Handover(executor, self._cache.groups, self.leases, self._faults)
         self._scheduler = Scheduler(limits, self._cache)
         self._runner = Runner(
             executor,

@@ -43,6 +43,13 @@ class PageFaults:
                 doubtful.add((fault.group, fault.page))
         return doubtful
 
+    def note_transfer(self, lease: str, group: int, ref: PageRef, kind: str, expected: int, found: int) -> None:
+        """A transfer was kept from a page that is not its own; the page stays with whoever has it."""
+        self._count(
+            "lease=%s group=%d page=%d kind=transfer-%s expected=%d found=%d",
+            lease, group, ref.page, kind, expected, found,
+        )  # fmt: skip
+
     def lost(self) -> Doubtful:
         """The pages of references that were no good any more when they were given back, since the last call."""
         doubtful: Doubtful = set()

@@ -72,6 +72,11 @@ class Leases:
         self.expired += len(over)
         return over
 
+    def pages_of(self, lease: str) -> tuple[tuple[PageRef, ...], ...] | None:
+        """Of each cache group the pages under a lease; None when it is not open."""
+        found = self._open.get(lease)
+        return None if found is None else found.pages
+
     def pages(self) -> Iterator[tuple[int, PageRef]]:
         """Cache group and reference of every page under a lease, once for each lease."""
         for lease in self._open.values():
