@@ -60,7 +60,12 @@ class QueueFullError(TrimaranError):
 
 
 class TransferError(TrimaranError):
-    """Pages of one executor that do not fit the other, or are named wrongly; nothing has been written."""
+    """Pages of one executor did not become another's: they do not fit it, or their way there failed. Nothing that is
+    read has been written."""
+
+
+class PeerError(TrimaranError):
+    """Two engines that cannot work together: key, protocol, model or layout differ. The text has both sides' values."""
 
 
 class NumericsError(TrimaranError):

@@ -9,12 +9,21 @@ from trimaran.kernels.step import Executor, Int32
 BATCH_BYTES = 4 << 20  # under way at once, whatever the length: what was exported is still in cache when imported
 
 
+def first_page_read(window: int | None, position: int, page_size: int) -> int:
+    """Of the pages before ``position`` the first that tokens from there on read, in a group with this window."""
+    return 0 if window is None else max(0, position - window + 1) // page_size
+
+
+def batch_pages(layout: PageLayout, group: int) -> int:
+    """Most pages of a group that should be under way at once."""
+    return max(1, BATCH_BYTES // layout.page_bytes(group))
+
+
 def pages_read(layout: PageLayout, page_tables: Sequence[Int32], slot: int, position: int) -> tuple[Int32, ...]:
     """Of each cache group the pages that a sequence's tokens from ``position`` on read, all before it being computed:
     in a group with a window those of the window, else all. ``page_tables`` are as in ``StepInputs``."""
     end = -(-position // layout.page_size)
-    windows = [group.window for group in layout.groups]
-    firsts = [0 if window is None else max(0, position - window + 1) // layout.page_size for window in windows]
+    firsts = [first_page_read(group.window, position, layout.page_size) for group in layout.groups]
     return tuple(table[slot, first:end] for table, first in zip(page_tables, firsts, strict=True))
 
 
@@ -36,7 +45,7 @@ def hand_over(source: Executor, given: Sequence[Int32], target: Executor, taken:
             raise TransferError(f"{len(mine)} pages of group {group} cannot become {len(theirs)}")
     moved = 0
     for group, (mine, theirs) in enumerate(zip(given, taken, strict=True)):
-        batch = max(1, BATCH_BYTES // layout.page_bytes(group))
+        batch = batch_pages(layout, group)
         for first in range(0, len(mine), batch):
             some = slice(first, first + batch)
             data = source.export_pages(group, mine[some], layout.page_format)
