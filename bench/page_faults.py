@@ -9,6 +9,7 @@ Exit status 1 when a fault was missed, a request got a token that is not its own
 import argparse
 import sys
 import time
+from typing import Any
 
 from trimaran.base.errors import TrimaranError
 from trimaran.base.formats import KVFormat
@@ -21,6 +22,7 @@ from trimaran.kernels.null import NullModel
 
 PER_ENGINE = 200  # faults, then a new engine: quarantined pages do not come back
 CONTEXT, PAGES = 256, 600
+ROWS = 64  # of a step, which many prompts exceed
 
 
 def main() -> int:
@@ -44,10 +46,11 @@ def main() -> int:
         print(f"{kind:40}{count:8,}")
     print(
         f"\n{total.injected.total():,} faults in {time.perf_counter() - began:.0f} s, {total.requests:,} requests\n"
-        f"sequences ended before they used a page that is not theirs: {total.detected:,}\n"
+        f"sequences ended, and copies refused, before a page was used that is not theirs: {total.detected:,}\n"
         f"touched, but over or computed anew before anything was used: {total.harmless:,}\n"
         f"missed: {total.missed:,}; requests with a wrong token: {total.wrong:,}\n"
         f"false alarms: {total.false_alarms:,} in {total.checked:,} page checks\n"
+        f"leases on pages of running requests: {total.leases:,}; copies refused for nothing: {total.refused:,}\n"
         f"pages quarantined: {total.quarantined:,}; all others free or cached again"
     )
     return 0 if total.clean else 1
@@ -59,8 +62,10 @@ def open_engine(path: str | None) -> Engine:
         model = NullModel(context=CONTEXT)
         [group] = model.program().groups
         memory = PAGES * group.page_bytes(KVFormat.BF16, 16)
-        return load_engine(EngineConfig(executor="null", null=model, overlap=False, kv_memory_bytes=memory))
-    return load_engine(EngineConfig(model=path, max_model_len=CONTEXT, max_num_seqs=16, overlap=False))
+        options: dict[str, Any] = {"executor": "null", "null": model, "kv_memory_bytes": memory}
+    else:
+        options = {"model": path, "max_model_len": CONTEXT, "max_num_seqs": 16}
+    return load_engine(EngineConfig(max_num_batched_tokens=ROWS, overlap=False, **options))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import pytest
 from trimaran.base.errors import PageIntegrityError
 from trimaran.base.failures import error_of
 from trimaran.base.messages import Failed, Submit
-from trimaran.bench.fault_campaign import Campaign, lone_tokens
+from trimaran.bench.fault_campaign import TRANSFER_FAULTS, Campaign, lone_tokens
 from trimaran.bench.faults import INJECTORS
 from trimaran.engine.engine import Engine
 from trimaran.kernels.null import NullModel
@@ -22,7 +22,7 @@ def silent(monkeypatch):
 
 
 def open_engine(**options) -> Engine:
-    return null_engine(overlap=False, **options)
+    return null_engine(overlap=False, max_num_batched_tokens=64, **options)
 
 
 def campaign(faults: int, seed: int, engine: Engine | None = None) -> Campaign:
@@ -42,9 +42,28 @@ def test_a_campaign_of_faults(silent, seed):
 @pytest.mark.parametrize("kind", INJECTORS)
 def test_each_kind_of_faults(silent, monkeypatch, kind):
     monkeypatch.setattr("trimaran.bench.fault_campaign.INJECTORS", {kind: INJECTORS[kind]})
+    monkeypatch.setattr("trimaran.bench.fault_campaign.TRANSFER_FAULTS", {})
     tally = campaign(12, 7).tally
     assert tally.clean, tally
     assert tally.injected == {kind: 12}
+
+
+@pytest.mark.parametrize("kind", TRANSFER_FAULTS)
+def test_each_kind_of_faults_of_transfers(silent, monkeypatch, kind):
+    monkeypatch.setattr("trimaran.bench.fault_campaign.INJECTORS", {})
+    monkeypatch.setattr("trimaran.bench.fault_campaign.TRANSFER_FAULTS", {kind: TRANSFER_FAULTS[kind]})
+    tally = campaign(12, 7).tally
+    assert tally.clean, tally
+    assert tally.injected == {kind: 12}
+    assert tally.detected >= 12
+    assert tally.leases > 5
+
+
+def test_a_copy_that_gets_through_is_a_fault_that_was_missed(silent, monkeypatch):
+    monkeypatch.setattr("trimaran.bench.fault_campaign.INJECTORS", {})
+    engine = open_engine(pages=600)
+    monkeypatch.setattr(engine.handover, "take", lambda *_: None)
+    assert campaign(12, 7, engine).tally.missed == 12
 
 
 def test_faults_in_groups_with_windows(silent):

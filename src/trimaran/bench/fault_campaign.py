@@ -1,7 +1,8 @@
 """A campaign of injected page faults in a live engine: what an engine with bugs would do to its own page tables.
 
-Between two steps something is broken: an entry of a page table, a tag, the books of the pool. Then the engine goes on,
-with other requests around. Afterwards must hold: a sequence whose entries were touched has ended with a typed error in
+Between two steps something is broken: an entry of a page table, a tag, the books of the pool, or a transfer copies when
+it must not. Then the engine goes on, with other requests around, leases that begin and end, and clients that leave.
+Afterwards must hold: a sequence whose entries were touched has ended with a typed error in
 the step that would have used them, no request got a token that it does not get alone, no other request was ended,
 and every page is free, cached or quarantined.
 """
@@ -14,6 +15,7 @@ from random import Random
 from trimaran.base.messages import Failed, Submit, Tokens
 from trimaran.base.sampling import SamplingParams
 from trimaran.bench.closed_loop import Job, run_closed
+from trimaran.bench.fault_transfers import Transfers
 from trimaran.bench.faults import INJECTORS, Entry, miscounted, traces
 from trimaran.engine.engine import Engine
 from trimaran.engine.group import HeldPages
@@ -22,6 +24,10 @@ from trimaran.engine.window import pages_of
 
 Oracle = Callable[[list[int], int], list[int]]  # the greedy tokens of a prompt that runs alone
 
+TRANSFER_FAULTS: dict[str, Callable[[Transfers], bool | None]] = {
+    "late copy, after the lease": Transfers.copy_late,
+    "page freed under its lease": Transfers.free_under_lease,
+}
 LENGTHS = (24, 40, 64, 100)  # of prompts, behind a prefix that others have too, or none
 MOST_NEW = 24
 
@@ -31,18 +37,20 @@ class Tally:
     """What came of a campaign. ``checked``: entries that steps were checked for where nothing had been touched."""
 
     injected: Counter[str] = field(default_factory=Counter)
-    detected: int = 0  # sequences that were touched and ended before they could use it
+    detected: int = 0  # sequences that were touched and ended before they could use it, copies that were refused
     harmless: int = 0  # that were touched, and ended or were computed anew before anything was used
     missed: int = 0  # that went on
     wrong: int = 0  # requests with a token that is not theirs
     false_alarms: int = 0  # requests that were ended and not touched
     checked: int = 0
     requests: int = 0
+    leases: int = 0  # opened on pages of running requests, at any time
+    refused: int = 0  # copies under a lease that were refused for nothing
     quarantined: int = 0
 
     @property
     def clean(self) -> bool:
-        return not (self.missed or self.wrong or self.false_alarms)
+        return not (self.missed or self.wrong or self.false_alarms or self.refused)
 
     def add(self, other: "Tally") -> None:
         for each in fields(self):
@@ -64,6 +72,7 @@ class Campaign:
         self._touched: dict[str, set[Entry]] = {}
         self._miscounted: set[tuple[int, int]] = set()  # pages, by a fault; who shares one may lose it later
         self._holders: dict[str, set[tuple[int, int]]] = {}
+        self._transfers = Transfers(engine, self._random)
         self.tally = Tally()
 
     def run(self, faults: int) -> Tally:
@@ -75,6 +84,9 @@ class Campaign:
             self._step(inject=self._random.random() < 0.3)
         while self._outputs:
             self._step(inject=False)
+        self._transfers.expire()
+        self.tally.leases = self._transfers.leases
+        self.tally.refused = self._transfers.refused
         cache = self._engine.cache
         self.tally.quarantined = sum(group.pool.quarantined for group in cache.groups)
         for group in cache.groups:
@@ -92,18 +104,13 @@ class Campaign:
         self._engine.submit(Submit(name, prompt, sampling))
 
     def _step(self, *, inject: bool) -> None:
-        cache = self._engine.cache
         sequences = [sequence for sequence in self._engine.sequences if sequence.slot is not None]
-        if inject and sequences:
-            before = traces(cache, sequences)
-            kind = self._random.choice(list(INJECTORS))
-            if INJECTORS[kind](cache, sequences, self._random):
-                self.tally.injected[kind] += 1
-                after = traces(cache, sequences)
-                for name, entries in before.items():
-                    if touched := {entry for entry in entries if after[name].get(entry) != entries[entry]}:
-                        self._touched.setdefault(name, set()).update(touched)
-                self._miscounted |= miscounted(cache, sequences)
+        self._transfers.turn(sequences)
+        if self._outputs and self._random.random() < 0.05:
+            self._engine.cancel(self._random.choice(list(self._outputs)))  # its end comes with this step
+            sequences = [sequence for sequence in sequences if sequence.slot is not None]
+        if inject:
+            self._inject(sequences)
         self._holders = {
             sequence.id: {(number, ref.page) for number, held in enumerate(sequence.pages) for ref in held.refs}
             for sequence in sequences
@@ -118,6 +125,25 @@ class Campaign:
         for name, (sequence, pages, computed) in was.items():
             if name in self._outputs:
                 self._judge_survivor(sequence, pages, computed)
+
+    def _inject(self, sequences: list[Sequence]) -> None:
+        kind = self._random.choice([*INJECTORS, *TRANSFER_FAULTS])
+        if kind in TRANSFER_FAULTS:
+            refused = TRANSFER_FAULTS[kind](self._transfers)
+            if refused is not None:
+                self.tally.injected[kind] += 1
+                self.tally.detected += refused
+                self.tally.missed += not refused
+            return
+        cache = self._engine.cache
+        before = traces(cache, sequences)
+        if sequences and INJECTORS[kind](cache, sequences, self._random):
+            self.tally.injected[kind] += 1
+            after = traces(cache, sequences)
+            for name, entries in before.items():
+                if touched := {entry for entry in entries if after[name].get(entry) != entries[entry]}:
+                    self._touched.setdefault(name, set()).update(touched)
+            self._miscounted |= miscounted(cache, sequences, self._engine.leases.pages())
 
     def _judge_survivor(self, sequence: Sequence, pages: tuple[HeldPages, ...], computed: int) -> None:
         """After a step that has not ended the sequence."""

@@ -1,7 +1,7 @@
 """Ways to break an engine's page tables and books between two steps, each as a bug would."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
 from random import Random
 
@@ -31,14 +31,14 @@ def traces(cache: KVCache, sequences: Items[Sequence]) -> dict[str, dict[Entry, 
     return found
 
 
-def miscounted(cache: KVCache, sequences: Items[Sequence]) -> set[tuple[int, int]]:
-    """(group, page) of pages that are not held as often as the books say: someone will lose them under his hands."""
+def miscounted(
+    cache: KVCache, sequences: Items[Sequence], leased: Iterable[tuple[int, PageRef]] = ()
+) -> set[tuple[int, int]]:
+    """(group, page) of pages that are not held as often as the books say: someone will lose them under his hands.
+    ``leased`` are groups and pages of leases."""
+    used = [(number, ref) for sequence in sequences for number, held in enumerate(sequence.pages) for ref in held.refs]
     holders = Counter(
-        (number, ref.page)
-        for sequence in sequences
-        for number, held in enumerate(sequence.pages)
-        for ref in held.refs
-        if cache.groups[number].pool.tags[ref.page] == ref.tag
+        (number, ref.page) for number, ref in (*used, *leased) if cache.groups[number].pool.tags[ref.page] == ref.tag
     )
     return {(number, page) for (number, page), n in holders.items() if cache.groups[number].pool.references(page) != n}
 
@@ -105,7 +105,31 @@ def flip_tag(cache: KVCache, sequences: Items[Sequence], random: Random) -> bool
 def free_in_use(cache: KVCache, sequences: Items[Sequence], random: Random) -> bool:
     """A page is given back while sequences have it, as often as they do; a sealed one goes out of the prefix cache."""
     _, group, _, ref = _pick(cache, sequences, random)
-    return _take(group, ref)
+    return free_under_holders(group, ref)
+
+
+def free_shared(cache: KVCache, sequences: Items[Sequence], random: Random) -> bool:
+    """A page of a prefix that several sequences have is freed under all of them."""
+    shared = [
+        (group, ref)
+        for number, group in enumerate(cache.groups)
+        for ref in {ref for sequence in sequences for ref in sequence.pages[number].refs}
+        if sum(ref in sequence.pages[number].refs for sequence in sequences) > 1
+    ]
+    return bool(shared) and free_under_holders(*random.choice(shared))
+
+
+def abort_in_prefill(cache: KVCache, sequences: Items[Sequence], random: Random) -> bool:
+    """A sequence whose prompt is being computed gives its pages back, as an abort has it do, and is computed on."""
+    prefilling = [sequence for sequence in sequences if sequence.computed < sequence.prompt_length]
+    if not prefilling:
+        return False
+    sequence = random.choice(prefilling)
+    for group, held in zip(cache.groups, sequence.pages, strict=True):
+        for ref in held.refs:
+            if group.pool.held(ref):
+                group.pool.release(ref)
+    return True
 
 
 def free_twice(cache: KVCache, sequences: Items[Sequence], random: Random) -> bool:
@@ -122,20 +146,14 @@ def race_for_page(cache: KVCache, sequences: Items[Sequence], random: Random) ->
     _, group, _, ref = _pick(cache, sequences, random)
     other = random.choice(sequences)
     held = other.pages[cache.groups.index(group)]
-    if any(ref == each for each in held.refs) or held.end == group.table.shape[1] or not _take(group, ref):
+    if any(ref == each for each in held.refs) or held.end == group.table.shape[1] or not free_under_holders(group, ref):
         return False
     group.extend(slot_of(other), held, held.end + 1, other.id)
     return True
 
 
-def slot_of(sequence: Sequence) -> int:
-    """The row of a sequence that runs."""
-    assert sequence.slot is not None
-    return sequence.slot
-
-
-def _take(group: PageGroup, ref: PageRef) -> bool:
-    """Frees a page that is held."""
+def free_under_holders(group: PageGroup, ref: PageRef) -> bool:
+    """Frees a page that is held, as often as it is, and unpublishes it; False when it is not."""
     if not group.pool.held(ref):
         return False
     owner = group.pool.owners[ref.page]
@@ -146,6 +164,12 @@ def _take(group: PageGroup, ref: PageRef) -> bool:
     return True
 
 
+def slot_of(sequence: Sequence) -> int:
+    """The row of a sequence that runs."""
+    assert sequence.slot is not None
+    return sequence.slot
+
+
 INJECTORS: dict[str, Injector] = {
     "swapped entries": swap_entries,
     "swapped rows (preempt and resume)": swap_rows,
@@ -153,7 +177,9 @@ INJECTORS: dict[str, Injector] = {
     "page out of range": leave_bounds,
     "stale tag": age_tag,
     "flipped bit in a tag": flip_tag,
-    "use after free, shared prefixes too": free_in_use,
+    "use after free": free_in_use,
+    "prefix-shared page freed": free_shared,
+    "abort mid-prefill": abort_in_prefill,
     "double free": free_twice,
     "reallocation race": race_for_page,
 }
