@@ -23,7 +23,6 @@ from trimaran.pools.transfer import (
 )
 
 UInt8 = npt.NDArray[np.uint8]
-Int32 = npt.NDArray[np.int32]
 
 Holds = Callable[[int, int, int], bool]  # (group, page, tag): the page is still what the ticket says
 
@@ -39,12 +38,12 @@ class State(Enum):
 
 @dataclass(frozen=True)
 class Import:
-    """Bytes uint8 ``[n, bytes of a page]`` for the receiver's ``pages`` int32 ``[n]``: to be written before the next
-    message is taken, while the arrival that they came with is not freed."""
+    """Bytes uint8 ``[n, bytes of a page]`` for ``n`` of the receiver's pages, each a number and its tag: to be written
+    before the next message is taken and the arrival that they came with is freed."""
 
     transfer: str
     group: int
-    pages: Int32
+    pages: tuple[tuple[int, int], ...]
     data: UInt8
 
 
@@ -150,7 +149,7 @@ class Receiving:
         self._pages[frame.group] += frame.count
         self._digest.add(frame.checksum)
         self.taken_bytes += size
-        pages = np.array(group.pages[places], np.int32)
+        pages = tuple(zip(group.pages[places], group.tags[places], strict=True))
         return Import(frame.transfer, frame.group, pages, data.reshape(frame.count, -1))
 
     def _take_commit(self, frame: Commit) -> Outcome:
