@@ -7,7 +7,7 @@ from msgspec import Meta
 
 from trimaran.base.errors import PeerError
 from trimaran.pools.layout import LayoutData, check_layouts
-from trimaran.pools.transfer import PROTOCOL, Number64
+from trimaran.pools.transfer import PROTOCOL, Number
 
 MAX_HELLO_BYTES = 1 << 16
 
@@ -19,7 +19,7 @@ class Hello(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     role: Role
     name: Annotated[str, Meta(max_length=200)]  # of the worker, for people
-    epoch: Number64
+    epoch: Number
     model: Annotated[str, Meta(max_length=200)]  # digest
     layout: LayoutData
     transports: Annotated[list[str], Meta(max_length=8)]

@@ -16,7 +16,7 @@ from msgspec import Meta
 from trimaran.base.errors import TransferError
 from trimaran.pools.key import PoolKey
 from trimaran.pools.layout import LayoutData
-from trimaran.pools.transfer import Count, Number64, TransferId
+from trimaran.pools.transfer import Count, Number, TransferId
 
 TICKET_VERSION = 1
 MAX_TICKET_BYTES = 8 << 20
@@ -41,7 +41,7 @@ class TicketPages(msgspec.Struct, frozen=True, array_like=True):
 
     first: Count
     pages: list[Count]
-    tags: list[Number64]  # what the pages had when the ticket was made
+    tags: list[Number]  # what the pages had when the ticket was made
 
     @property
     def end(self) -> int:
@@ -54,7 +54,7 @@ class Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     version: int
     transfer: TransferId  # one attempt; the router makes it up, and both sides cancel by it
-    epoch: Number64  # of the receiver
+    epoch: Number  # of the receiver
     model: Annotated[str, Meta(min_length=1, max_length=200)]  # digest
     layout: LayoutData  # of the receiver's pages
     tokens: Annotated[int, Meta(ge=1, lt=1 << 31)]  # of the prompt: what the pages hold in the end

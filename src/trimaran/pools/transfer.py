@@ -51,7 +51,7 @@ MAX_FIRST_TOKENS = 64
 MAX_TEXT = 1000  # characters of a cause
 
 Count = Annotated[int, Meta(ge=0, lt=1 << 31)]
-Number64 = Annotated[int, Meta(ge=0, lt=1 << 64)]
+Number = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]  # epochs, tags, checksums
 TransferId = Annotated[str, Meta(min_length=1, max_length=200)]
 
 Cause = Literal[
@@ -77,19 +77,19 @@ class PageFrame(msgspec.Struct, frozen=True, tag="pages", array_like=True):
     uint8 ``[count, bytes of a page]``, in the receiver's format."""
 
     transfer: TransferId
-    epoch: Number64
+    epoch: Number
     number: Count
     group: Count
     first: Count
     count: Count
-    checksum: Number64  # ``frame_checksum`` of all the above and the bytes
+    checksum: Number  # ``frame_checksum`` of all the above and the bytes
 
 
 class Commit(msgspec.Struct, frozen=True, tag="commit", array_like=True):
     """Everything has been sent: the receiver may decode from here."""
 
     transfer: TransferId
-    epoch: Number64
+    epoch: Number
     number: Count
     pages: tuple[Count, ...]  # that were sent of each cache group
     digest: Annotated[bytes, Meta(min_length=32, max_length=32)]  # ``Digest`` of all page frames
@@ -107,7 +107,7 @@ class Abort(msgspec.Struct, frozen=True, tag="abort", array_like=True):
     """The sender gives the transfer up."""
 
     transfer: TransferId
-    epoch: Number64
+    epoch: Number
     cause: Cause
     text: Annotated[str, Meta(max_length=MAX_TEXT)]
 
@@ -116,14 +116,14 @@ class Taken(msgspec.Struct, frozen=True, tag="taken", array_like=True):
     """The sequence is the receiver's: the sender may release its pages."""
 
     transfer: TransferId
-    epoch: Number64
+    epoch: Number
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused", array_like=True):
     """The receiver does not want, or no longer wants, the transfer."""
 
     transfer: TransferId
-    epoch: Number64
+    epoch: Number
     cause: Cause
     text: Annotated[str, Meta(max_length=MAX_TEXT)]
 
