@@ -279,7 +279,13 @@ NB_MODULE(_native, m) {
       .def("__init__", &construct_sampler, nb::kw_only(), nb::arg("greedy"), nb::arg("sharpness"), nb::arg("top_k"),
            nb::arg("top_p"), nb::arg("min_p"), nb::arg("repetition"), nb::arg("presence"), nb::arg("frequency"),
            nb::arg("first_stop"), nb::arg("stops"), nb::arg("bias_ids"), nb::arg("bias"), nb::arg("logprobs"),
-           nb::arg("key"), nb::arg("prompt"));
+           nb::arg("key"), nb::arg("prompt"))
+      .def(
+          "note",
+          [](Sampler& sampler, int32_t token) {
+            if (sampler.penalises) sampler.history.add(token);
+          },
+          nb::arg("token"), "Takes note of a token of the output that another sampler has chosen.");
 
   nb::class_<WeightView>(m, "Weight", "Canonical arrays of `count` matrices n x k.")
       .def("__init__", &construct_weight, nb::kw_only(), nb::arg("fmt"), nb::arg("count"), nb::arg("n"), nb::arg("k"),

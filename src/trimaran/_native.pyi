@@ -36,6 +36,8 @@ class Sampler:
         key: int,
         prompt: list[int],
     ) -> None: ...
+    def note(self, token: int) -> None:
+        """Takes note of a token of the output that another sampler has chosen."""
 
 class Weight:
     """Canonical arrays of ``count`` matrices n x k; see ``trimaran.kernels.weights``. It keeps them alive.

@@ -18,6 +18,7 @@ from trimaran.base.sampling import SamplingParams
 
 BEAT_SECONDS = 0.25
 
+Role = Literal["both", "prefill", "decode"]  # of an engine
 FinishReason = Literal["stop", "length", "cancelled"]
 
 
@@ -103,6 +104,7 @@ class Started(msgspec.Struct, frozen=True, tag=True):
     page_size: int
     weight_bytes: int
     kv_bytes: int
+    identity: str  # what a cached page's bytes depend on, hashed: engines that share it make the same pages
 
 
 class Beat(msgspec.Struct, frozen=True, tag=True):

@@ -57,9 +57,14 @@ class KVCache:
         """Gives a sequence ``slot`` and the pages of a prefix that is cached, and those that all its tokens need: in a
         group with a window as many as any step will need at once. So its prefill cannot run dry half way.
 
+        Of a sequence with ``known`` tokens these are the pages that the tokens after them read: the caller fills those
+        that no prefix had, and advances the sequence.
+
         False, and nothing has changed, when that would leave less than ``reserve`` pages in a group.
         """
         cached, found = self.prefix.take(sequence)
+        for number, group in self._windowed:
+            group.skip(found[number], sequence.known)
         whole = pages_of(sequence.total, self._page_size)
         ends = [min(whole, held.first + group.most) for group, held in zip(self.groups, found, strict=True)]
         wanted = zip(self.groups, found, ends, strict=True)

@@ -8,6 +8,7 @@ import msgspec
 
 from trimaran.base.errors import ConfigError
 from trimaran.base.formats import ActivationFormat, KVFormat, WeightFormat
+from trimaran.base.messages import Role
 from trimaran.checkpoint.verify import Verification
 from trimaran.kernels.null import NullModel
 
@@ -23,6 +24,7 @@ class EngineConfig:
     served_name: str = ""  # how the engine calls the model; empty: the last part of ``model``
     verify: Verification = Verification.AUTO
     manifest_key: str | None = None  # a PEM file with the key that must have signed the model's manifest
+    role: Role = "both"  # what it does of requests
     executor: str = "native"
     weight_format: WeightFormat | None = None  # None: the file's own grid, tensor by tensor
     kv_format: KVFormat | None = None  # None: see kv_format_beside

@@ -28,6 +28,7 @@ from trimaran.engine.faults import PageFaults
 from trimaran.engine.handover import Handover
 from trimaran.engine.leases import Leases
 from trimaran.engine.limits import SchedulerLimits
+from trimaran.engine.parking import Parking
 from trimaran.engine.plan import StepPlan
 from trimaran.engine.request import Reception, Request
 from trimaran.engine.runner import Runner
@@ -76,10 +77,12 @@ class Engine:
         prefix_caching: bool = True,
         seed: int | None = None,
         overlap: bool = True,
+        parking: bool = False,
     ) -> None:
         """``groups`` are those of the executor's program, ``identity`` names what cached pages mean (``prefix.py``).
 
-        ``seed`` makes unseeded requests repeatable; ``overlap`` chooses between the two loops (``step``).
+        ``seed`` makes unseeded requests repeatable; ``overlap`` chooses between the two loops (``step``). ``parking``:
+        what gives up its pages is copied and not computed again.
         """
         self.info = info
         self._executor = executor
@@ -95,7 +98,7 @@ class Engine:
         self._faults = PageFaults(self._cache.groups)
         self.leases = Leases(self._cache.groups)
         self.handover = Handover(executor, self._cache.groups, self.leases, self._faults)
-        self._scheduler = Scheduler(limits, self._cache)
+        self._scheduler = Scheduler(limits, self._cache, Parking(executor, self._cache) if parking else None)
         self._runner = Runner(
             executor,
             self._cache.tables,
@@ -106,6 +109,7 @@ class Engine:
         )
         self._overlap = overlap
         self._running: _Running | None = None
+        self._stirred = True  # since the last time that there was no step to plan
         self._since: float | None = None  # until when the time of steps is accounted for; None while idle
         self._sampling = Sampling(executor, info.vocab)
         self._reception = Reception(
@@ -137,14 +141,14 @@ class Engine:
 
     @property
     def stalled(self) -> bool:
-        """True when requests wait for pages that leases keep: steps do nothing before one has ended."""
-        return self._running is None and bool(self._requests) and not self._scheduler.running and bool(self.leases)
+        """True when requests wait for what only comes from outside: for pages that leases keep, or that are being
+        filled. Steps do nothing until it has come."""
+        return not self._stirred and bool(self._requests)
 
     def submit(self, message: Submit) -> None:
         """Queues a request; raises ``RequestError``, ``ContextLengthError`` or ``QueueFullError`` if it cannot."""
         request = self._reception.take(message, self._requests)
-        self._scheduler.add(request.sequence)
-        self._requests[message.id] = request
+        self._add(request)
 
     def cancel(self, request_id: str) -> None:
         """Ends a request: its pages are free on return. Unknown ids are ignored. Waits for a step that is running."""
@@ -196,6 +200,7 @@ class Engine:
         when there is nothing to do too, or pages stay taken."""
         ended = self.leases.expire(now)
         if ended:
+            self._stirred = True
             self._settle_books()
         return ended
 
@@ -239,12 +244,15 @@ class Engine:
         if self._since is None:
             self._since = time.perf_counter()
         plan = self._scheduler.schedule()
+        self._stirred = bool(plan.chunks)
         if plan.chunks:
             self._runner.start(plan, want_logits=self._wants_logits(plan))
             self._running = _Running(plan, time.perf_counter())
         else:
-            assert not self._requests or self.leases, "requests wait, none runs"
+            assert not self._requests or self.leases or self._scheduler.arriving, "requests wait, none runs"
             self._since = None
+        for sequence in plan.arriving:
+            self._expect(sequence)
 
     def _wants_logits(self, plan: StepPlan) -> bool:
         requests = self._requests
@@ -270,8 +278,8 @@ class Engine:
             sequence.advance(chunk.rows)
             if sequence.computed >= sequence.due:
                 self._cache.settle(sequence)
-            if token is not None:
-                outbox.append(self._accept(request, token))
+            if token is not None and (message := self._accept(request, token)) is not None:
+                outbox.append(message)
 
     def _asked(self, plan: StepPlan, outputs: StepOutputs) -> list[tuple[Any | None, int]]:
         """The samplers of the step's rows and the positions of their tokens; empty when no request has a sampler."""
@@ -280,19 +288,32 @@ class Engine:
         sequences = [chunk.sequence for chunk in plan.chunks if chunk.samples]
         return [(self._requests[sequence.id].sampler, sequence.total) for sequence in sequences]
 
-    def _accept(self, request: Request, token: Token) -> Tokens:
-        sequence, counters = request.sequence, self._counters
+    def _add(self, request: Request) -> None:
+        self._scheduler.add(request.sequence)
+        self._requests[request.sequence.id] = request
+        self._stirred = True
+
+    def _expect(self, sequence: Sequence) -> None:
+        """The sequence has got pages, which are filled from outside."""
+        raise AssertionError(f"an engine of no pool computes every sequence itself: {sequence}")
+
+    def _accept(self, request: Request, token: Token) -> FromEngine | None:
+        """Takes a token over; what to say of it."""
+        sequence = request.sequence
         total = len(sequence.tokens)
-        counters.generated_tokens += 1
+        self._counters.generated_tokens += 1
         if total == sequence.prompt_length:
-            counters.prompt_tokens += total
-            counters.cached_tokens += sequence.cached or 0
+            self._count_prompt(sequence)
         if token.id in request.stops:
             return self._end(request, [], "stop", stopped_by=token.id)
         sequence.append(token.id)
         if total + 1 == request.last:
             return self._end(request, [token], "length")
         return Tokens(sequence.id, [token], None, None, sequence.cached or 0)
+
+    def _count_prompt(self, sequence: Sequence) -> None:
+        self._counters.prompt_tokens += sequence.prompt_length
+        self._counters.cached_tokens += sequence.cached or 0
 
     def _end(
         self, request: Request, tokens: list[Token], finish: FinishReason, stopped_by: int | None = None
@@ -333,4 +354,5 @@ class Engine:
     def _drop(self, request: Request) -> None:
         self._scheduler.remove(request.sequence)
         del self._requests[request.sequence.id]
+        self._stirred = True
         self._quarantine(self._faults.lost())

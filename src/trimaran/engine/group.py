@@ -72,6 +72,15 @@ class PageGroup:
             found.add(ref)
         return found
 
+    def skip(self, held: HeldPages, position: int) -> None:
+        """Gives back those pages of a prefix that was found which no token from ``position`` on, behind its end, reads;
+        the next page that is added is the first that such a token does read, or follows those that are left."""
+        first = self.first(position)
+        if first > held.first:
+            for ref in held.drop(min(first - held.first, len(held.refs))):
+                self.let_go(ref)
+            held.first = first
+
     def show(self, slot: int, held: HeldPages, keys: Items[bytes], reader: int) -> None:
         """Enters all of a sequence's pages into its row: sealed ones, whose prefix keys are ``keys``. ``reader`` is the
         sequence's number."""

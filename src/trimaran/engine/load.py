@@ -1,17 +1,20 @@
 """From an ``EngineConfig`` to an engine that has produced its first token."""
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from trimaran.base.errors import ConfigError
 from trimaran.base.formats import KVFormat
-from trimaran.base.messages import CachePages, Started
+from trimaran.base.messages import CachePages, Role, Started
 from trimaran.checkpoint import Checkpoint
 from trimaran.engine.config import EngineConfig
+from trimaran.engine.decoding import DecodeEngine
 from trimaran.engine.engine import Engine
 from trimaran.engine.limits import SchedulerLimits
 from trimaran.engine.memory import available_memory
+from trimaran.engine.prefilling import PrefillEngine
 from trimaran.engine.sizing import Sizes, kv_format_beside, resolve_sizes
 from trimaran.kernels.null import NullExecutor
 from trimaran.kernels.open import EXECUTORS, open_executor
@@ -104,6 +107,18 @@ def _start(
     digest: str,
     weight_format: str,
 ) -> Engine:
+    meaning = (
+        digest,
+        weight_format,
+        config.activations,
+        sizes.kv_format,
+        executor.layout.groups,
+        executor.layout.scales,
+        executor.name,
+        executor.isa,
+        config.page_size,
+    )
+    identity = "\0".join(map(str, meaning)).encode()
     info = Started(
         model=config.served_name or name,
         digest=digest,
@@ -121,6 +136,7 @@ def _start(
         page_size=config.page_size,
         weight_bytes=executor.weight_bytes,
         kv_bytes=executor.kv_bytes,
+        identity=hashlib.sha256(identity).hexdigest(),
     )
     limits = SchedulerLimits(
         context=sizes.context,
@@ -129,27 +145,17 @@ def _start(
         max_waiting=config.max_waiting,
         page_size=config.page_size,
     )
-    meaning = (
-        digest,
-        weight_format,
-        config.activations,
-        sizes.kv_format,
-        executor.layout.groups,
-        executor.layout.scales,
-        executor.name,
-        executor.isa,
-        config.page_size,
-    )
-    engine = Engine(
+    engine = _KINDS[config.role](
         executor,
         program.groups,
         limits,
         info=info,
         eos_ids=eos_ids,
-        identity="\0".join(map(str, meaning)).encode(),
+        identity=identity,
         prefix_caching=config.prefix_caching,
         seed=config.seed,
         overlap=config.overlap,
+        parking=config.role == "decode",
     )
     try:
         engine.warm_up()
@@ -157,6 +163,9 @@ def _start(
         engine.close()
         raise
     return engine
+
+
+_KINDS: dict[Role, type[Engine]] = {"both": Engine, "prefill": PrefillEngine, "decode": DecodeEngine}
 
 
 def _describe(weights: Mapping[str, Weight]) -> str:

@@ -22,3 +22,4 @@ class StepPlan:
 
     chunks: tuple[Chunk, ...]
     rows: int
+    arriving: tuple[Sequence, ...] = ()  # have got pages that are filled from elsewhere

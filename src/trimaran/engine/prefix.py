@@ -58,7 +58,8 @@ class PrefixCache:
     def announce(self, sequence: Sequence) -> None:
         """Says that ``sequence`` has started and will compute its full pages from ``sealed`` on."""
         if self._enabled:
-            for index in range(sequence.sealed // self._page_size, sequence.total // self._page_size):
+            shared = min(sequence.total, sequence.shareable)
+            for index in range(sequence.sealed // self._page_size, shared // self._page_size):
                 self._coming.setdefault(self.key(sequence, index), sequence)
 
     def withdraw(self, sequence: Sequence) -> None:
@@ -74,9 +75,11 @@ class PrefixCache:
         while sequence.sealed + size <= sequence.computed:
             index = sequence.sealed // size
             key = self.key(sequence, index)
-            for group, held in zip(self._groups, sequence.pages, strict=True):
-                group.seal(sequence.slot, held, index, key, sequence.owner, findable=self._enabled)
             sequence.sealed += size
+            findable = self._enabled and sequence.sealed <= sequence.shareable
+            for group, held in zip(self._groups, sequence.pages, strict=True):
+                if index >= held.first:  # a page that a window had passed before it was filled from outside is not held
+                    group.seal(sequence.slot, held, index, key, sequence.owner, findable=findable)
             if self._coming.get(key) is sequence:
                 del self._coming[key]
 
@@ -97,7 +100,7 @@ class PrefixCache:
 
     def _most(self, sequence: Sequence) -> int:
         """Pages that the sequence could take if everything were cached."""
-        return (sequence.total - 1) // self._page_size if self._enabled else 0
+        return min(sequence.total - 1, sequence.shareable) // self._page_size if self._enabled else 0
 
     def _usable(self, sequence: Sequence) -> int:
         """Pages of the longest prefix of the sequence that can be used."""

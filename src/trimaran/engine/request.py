@@ -21,6 +21,7 @@ class Request:
     sampler: Any | None  # of ``Sampling``
     stops: frozenset[int]
     last: int  # tokens of prompt and output at which it ends for length
+    key: int  # of its draws: its seed, or a random number
 
 
 class Reception:
@@ -61,4 +62,4 @@ class Reception:
         )
         self._arrivals += 1
         asked = self._context if sampling.max_tokens is None else len(message.prompt) + sampling.max_tokens
-        return Request(sequence, sampler, stops, last=min(asked, self._context))
+        return Request(sequence, sampler, stops, last=min(asked, self._context), key=key)

@@ -37,11 +37,15 @@ class Sampler:
         if not np.isfinite(scores.max()):  # a penalty may overflow
             return None
         token = int(scores.argmax()) if self._params.greedy else self._sample(scores, position)
-        if self._history is not None:
-            self._history.add(token)
+        self.note(token)
         if self._params.logprobs is None:
             return Token(token)
         return self._with_logprobs(logits, token, self._params.logprobs)
+
+    def note(self, token: int) -> None:
+        """Takes note of a token of the output that another sampler, of another process, has chosen."""
+        if self._history is not None:
+            self._history.add(token)
 
     def _adjust(self, logits: Float32, position: int) -> Float32:
         p, scores = self._params, logits.copy()

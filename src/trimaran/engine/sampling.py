@@ -67,6 +67,11 @@ class Sampling:
                 tokens[row] = token
         return tokens
 
+    def note(self, sampler: Any | None, token: int) -> None:
+        """Tells a request's sampler of a token that was chosen elsewhere."""
+        if sampler is not None:
+            sampler.note(token)
+
     def _require_ids(self, param: str, ids: Iterable[int]) -> None:
         for token in ids:
             if not 0 <= token < self._vocab:

@@ -3,7 +3,10 @@
 Continuous batching: each step first gives every decoding sequence its one token, then spends what is left of the token
 budget on prompts, in chunks. Order is by priority, then arrival, everywhere. When pages of any cache group run out, the
 running sequence that comes last in this order gives all its pages back and waits; it is computed again later, mostly
-from the prefix cache.
+from the prefix cache. Where that would not give the same tokens, what its pages hold is parked instead.
+
+A sequence whose prompt another engine computes gets pages in its turn, and a slot, but is in no step and keeps both
+until ``arrived`` says that the pages have been filled.
 
 Nobody starves: within a priority the sequence that came first is never preempted for a later one, it can always finish
 alone in the cache (others are refused at submit), and finishing makes the next one first. Pages under a lease are the
@@ -17,6 +20,7 @@ from operator import attrgetter
 from trimaran.base.errors import ContextLengthError, QueueFullError
 from trimaran.engine.cache import KVCache
 from trimaran.engine.limits import SchedulerLimits
+from trimaran.engine.parking import Parking
 from trimaran.engine.plan import Chunk, StepPlan
 from trimaran.engine.sequence import Sequence
 
@@ -27,11 +31,15 @@ RETRY_AFTER = 1.0  # seconds; what a refused client is told to wait
 class Scheduler:
     """Owns the waiting and running sequences and their slots, and says when they take and return pages."""
 
-    def __init__(self, limits: SchedulerLimits, cache: KVCache) -> None:
+    def __init__(self, limits: SchedulerLimits, cache: KVCache, parking: Parking | None = None) -> None:
+        """``parking`` keeps the pages of sequences that give way; None: they are computed again."""
         self._limits = limits
         self._cache = cache
+        self._parking = parking
         self._waiting: list[Sequence] = []  # both lists are ordered by rank
         self._running: list[Sequence] = []
+        self._arriving: dict[Sequence, None] = {}
+        self._placed: list[Sequence] = []  # of these, those that the step being planned has given pages
         self._slots = list(range(limits.max_num_seqs - 1, -1, -1))
         self._chunks: dict[Sequence, Chunk] = {}  # of the step being planned
         self._budget = 0
@@ -45,6 +53,11 @@ class Scheduler:
     def running(self) -> Items[Sequence]:
         """The sequences that take part in steps, in order of rank."""
         return self._running
+
+    @property
+    def arriving(self) -> int:
+        """Sequences whose pages are being filled from outside."""
+        return len(self._arriving)
 
     def add(self, sequence: Sequence) -> None:
         """Queues a sequence.
@@ -60,12 +73,20 @@ class Scheduler:
         """Drops a sequence that has finished, failed or been cancelled; its pages are free on return."""
         if sequence.slot is None:
             self._waiting.remove(sequence)
+            if self._parking is not None:
+                self._parking.forget(sequence)
         else:
             self._leave(sequence)
+
+    def arrived(self, sequence: Sequence) -> None:
+        """All that the sequence's pages were to hold is there: it takes part in steps from now on."""
+        del self._arriving[sequence]
+        insort(self._running, sequence, key=_rank)
 
     def schedule(self) -> StepPlan:
         """Plans one step. Pages are taken here; counters move only when the step is committed."""
         self._chunks = {}
+        self._placed = []
         self._budget = self._limits.max_num_batched_tokens
         decoding: list[Sequence] = []
         prefilling: list[Sequence] = []
@@ -83,7 +104,8 @@ class Scheduler:
                 self._plan(sequence)
         if self._waiting:
             self._admit()
-        return StepPlan(tuple(self._chunks.values()), self._limits.max_num_batched_tokens - self._budget)
+        rows = self._limits.max_num_batched_tokens - self._budget
+        return StepPlan(tuple(self._chunks.values()), rows, tuple(self._placed))
 
     def _require_fit(self, sequence: Sequence) -> None:
         limits, prompt, asked = self._limits, sequence.prompt_length, sequence.sampling.max_tokens
@@ -132,10 +154,18 @@ class Scheduler:
             while not self._place(sequence):
                 if not self._running or self._running[-1].priority <= sequence.priority:
                     return
+                if self._parking is not None and not self._parking.room:
+                    return
                 self._preempt(self._running[-1])
             self._waiting.remove(sequence)
-            insort(self._running, sequence, key=_rank)
             self._cache.prefix.announce(sequence)
+            if self._parking is not None:
+                self._parking.bring_back(sequence)
+            if sequence.computed < sequence.known:
+                self._arriving[sequence] = None
+                self._placed.append(sequence)
+                continue
+            insort(self._running, sequence, key=_rank)
             self._plan(sequence)
 
     def _place(self, sequence: Sequence) -> bool:
@@ -144,7 +174,8 @@ class Scheduler:
         One page for each running sequence stays in reserve: an admission that the next page boundary would undo is
         worse than none.
         """
-        if not self._slots or not self._cache.place(sequence, self._slots[-1], reserve=len(self._running)):
+        reserve = len(self._running) + len(self._arriving)
+        if not self._slots or not self._cache.place(sequence, self._slots[-1], reserve):
             return False
         self._slots.pop()
         if sequence.cached is None:
@@ -152,6 +183,8 @@ class Scheduler:
         return True
 
     def _preempt(self, sequence: Sequence) -> None:
+        if self._parking is not None:
+            self._parking.keep(sequence)
         self._leave(sequence)
         insort(self._waiting, sequence, key=_rank)
         self.preemptions += 1
@@ -159,7 +192,10 @@ class Scheduler:
     def _leave(self, sequence: Sequence) -> None:
         """Takes a sequence out of the running ones: its chunk, slot and pages are free again."""
         assert sequence.slot is not None
-        self._running.remove(sequence)
+        if sequence in self._arriving:
+            del self._arriving[sequence]
+        else:
+            self._running.remove(sequence)
         self._slots.append(sequence.slot)
         self._cache.release(sequence)
         if chunk := self._chunks.pop(sequence, None):

@@ -1,5 +1,6 @@
 """One request inside the engine: its tokens, how far it has been computed, and the pages it holds."""
 
+import sys
 from array import array
 from collections.abc import Sequence as Items
 
@@ -18,6 +19,9 @@ class Sequence:
 
     The sequence owns the references in ``pages``; the cache takes and returns them. Preemption resets ``computed`` and
     ``sealed`` to 0 and keeps the tokens.
+
+    ``known`` tokens are computed already, by another engine or before the sequence gave its pages up: when it is placed
+    it gets pages for them, which are filled from outside before it takes part in a step.
     """
 
     __slots__ = (
@@ -27,6 +31,7 @@ class Sequence:
         "due",
         "id",
         "keys",
+        "known",
         "owner",
         "pages",
         "priority",
@@ -35,6 +40,7 @@ class Sequence:
         "salt",
         "sampling",
         "sealed",
+        "shareable",
         "slot",
         "tokens",
     )
@@ -59,6 +65,8 @@ class Sequence:
         self.salt = salt
         self.computed = 0
         self.sealed = 0
+        self.known = 0
+        self.shareable = sys.maxsize  # leading tokens whose pages others may find, and it may find of others
         self.cached: int | None = None  # prompt tokens that the prefix cache had, known from the first admission on
         self.pages: tuple[HeldPages, ...] = ()  # of each cache group, while running
         self.room = 0  # tokens that fit the pages it has in every group
