@@ -105,14 +105,14 @@ def test_a_ticket_for_something_else_is_turned_down(changes: dict[str, object], 
     if "tokens" in changes:
         of = msgspec.structs.replace(of, token_digest=digest_of_tokens(ids))
     with pytest.raises(TransferError, match=what):
-        Sending(of, LAYOUT, MODEL, ids, 0, 0.0)
+        Sending(of, LAYOUT, MODEL, ids, 0.0)
 
 
 def test_formats_may_differ_but_scales_of_the_receivers_format_may_not() -> None:
     static = KVFormat.INT8_STATIC
     mine = replace(LAYOUT, scales=((static, "a"), (KVFormat.FP8_STATIC, "b")))
     theirs = replace(mine.converted(static), scales=((static, "a"),))
-    Sending(ticket(layout=layout_data(theirs)), mine, MODEL, prompt(70), 0, 0.0)
+    Sending(ticket(layout=layout_data(theirs)), mine, MODEL, prompt(70), 0.0)
     theirs = replace(theirs, scales=((static, "c"),))
     with pytest.raises(TransferError, match=r"scales: a .*, c"):
-        Sending(ticket(layout=layout_data(theirs)), mine, MODEL, prompt(70), 0, 0.0)
+        Sending(ticket(layout=layout_data(theirs)), mine, MODEL, prompt(70), 0.0)

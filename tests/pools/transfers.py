@@ -57,7 +57,7 @@ def ticket(tokens: int = 70, cached: int = 0, **changes: object) -> Ticket:
 
 
 def sending(of: Ticket, now: float = 0.0) -> Sending:
-    return Sending(of, LAYOUT, MODEL, prompt(of.tokens), 0, now)
+    return Sending(of, LAYOUT, MODEL, prompt(of.tokens), now)
 
 
 def exported(batch: Batch) -> np.ndarray:

@@ -42,12 +42,9 @@ class Sending:
     ``commit``. Until the end the sequence's pages that the ticket asks for are to be held.
     """
 
-    def __init__(
-        self, ticket: Ticket, layout: PageLayout, model: str, prompt: npt.ArrayLike, cached: int, now: float
-    ) -> None:
-        """``layout`` and ``model`` are the sender's, ``prompt`` the token ids, of which it need not compute the first
-        ``cached``. Raises ``TransferError`` when the ticket is not for this prompt, model or kind of pages: nothing has
-        been sent then."""
+    def __init__(self, ticket: Ticket, layout: PageLayout, model: str, prompt: npt.ArrayLike, now: float) -> None:
+        """``layout`` and ``model`` are the sender's, ``prompt`` the token ids. Raises ``TransferError`` when the ticket
+        is not for this prompt, model or kind of pages: nothing has been sent then."""
         check_ticket(ticket, layout, model, prompt)
         self.ticket = ticket
         self.page_format = KVFormat(page_format_of(ticket.layout))
@@ -57,7 +54,6 @@ class Sending:
         self.deadline = now + ticket.lease
         self.sent_bytes = 0
         self._layout = layout.converted(self.page_format)
-        self._cached = cached
         self._next = [group.first for group in ticket.groups]  # of each group the sequence's page that is next
         self._number = 0
         self._digest = Digest()
@@ -95,8 +91,9 @@ class Sending:
         """Whether all pages of the ticket have gone."""
         return all(at == group.end for at, group in zip(self._next, self.ticket.groups, strict=True))
 
-    def commit(self, tokens: list[Token]) -> Commit:
-        """The last frame: ``tokens`` are the first of the answer, at least one."""
+    def commit(self, tokens: list[Token], cached: int = 0) -> Commit:
+        """The last frame: ``tokens`` are the first of the answer, at least one; ``cached`` tokens of the prompt did not
+        have to be computed."""
         assert self.state is State.OPEN
         assert self.sent
         self.state = State.COMMITTED
@@ -108,7 +105,7 @@ class Sending:
             digest=self._digest.value,
             ticket=self.ticket.digest,
             tokens=tokens,
-            cached=self._cached,
+            cached=cached,
         )
 
     def answer(self, answer: Answer) -> None:
