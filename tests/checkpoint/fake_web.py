@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,6 +22,8 @@ class Page:
     content_type: str = "application/octet-stream"
     etag: str | None = None
     ranges: bool = True
+    slow: bool = False  # send in small parts with pauses, so that connections are busy at the same time
+    next_version: "Page | None" = None  # takes this page's place after its first answer
     failures: list[int] = field(default_factory=list)
     cuts: list[int] = field(default_factory=list)
     redirect: str | None = None
@@ -75,21 +78,31 @@ def serve() -> Iterator[FakeWeb]:
         def _send_page(self, page: Page) -> None:
             headers = {"Content-Type": page.content_type} | ({"ETag": page.etag} if page.etag else {})
             asked, validator = self.headers.get("Range"), self.headers.get("If-Range")
-            start = 0
+            start, end = 0, len(page.body)
             status = 200
             if asked and page.ranges and validator in (None, page.etag):
-                start = int(asked.removeprefix("bytes=").removesuffix("-"))
+                first, _, last = asked.removeprefix("bytes=").partition("-")
+                start, end = int(first), min(len(page.body), int(last) + 1) if last else len(page.body)
                 if start >= len(page.body):
                     self._send(416, {"Content-Range": f"bytes */{len(page.body)}"}, b"")
                     return
                 status = 206
-                headers["Content-Range"] = f"bytes {start}-{len(page.body) - 1}/{len(page.body)}"
-            body = page.body[start:]
+                headers["Content-Range"] = f"bytes {start}-{end - 1}/{len(page.body)}"
+            if page.next_version is not None:
+                web.pages[self.path] = page.next_version
+            body = page.body[start:end]
             cut = page.cuts.pop(0) if page.cuts else None
-            self._send(status, headers | page.headers, body, cut=cut, length=page.length)
+            self._send(status, headers | page.headers, body, cut=cut, length=page.length, slow=page.slow)
 
         def _send(
-            self, status: int, headers: dict[str, str], body: bytes, *, cut: int | None = None, length: bool = True
+            self,
+            status: int,
+            headers: dict[str, str],
+            body: bytes,
+            *,
+            cut: int | None = None,
+            length: bool = True,
+            slow: bool = False,
         ) -> None:
             self.send_response(status)
             for name, value in headers.items():
@@ -98,7 +111,12 @@ def serve() -> Iterator[FakeWeb]:
             if length:
                 self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(body if cut is None else body[:cut])
+            sent = body if cut is None else body[:cut]
+            part = 10_000 if slow else len(sent) or 1
+            for at in range(0, len(sent), part):
+                self.wfile.write(sent[at : at + part])
+                if slow:
+                    time.sleep(0.005)
 
         def log_message(self, *args: Any) -> None:
             """Says nothing on stderr."""

@@ -7,8 +7,8 @@ import httpx
 import pytest
 
 from trimaran.base.errors import SourceError
-from trimaran.checkpoint import download as module
-from trimaran.checkpoint import patience
+from trimaran.checkpoint import disk_space, patience
+from trimaran.checkpoint import fetch as module
 from trimaran.checkpoint.download import Remote, download
 from trimaran.checkpoint.http_client import open_client
 
@@ -334,7 +334,9 @@ def test_a_disk_that_is_too_small(
     web: FakeWeb, client: httpx.Client, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(module.shutil, "disk_usage", lambda path: usage(10**12, 10**12, module.DISK_RESERVE + 1000))
+    monkeypatch.setattr(
+        disk_space.shutil, "disk_usage", lambda path: usage(10**12, 10**12, disk_space.DISK_RESERVE + 1000)
+    )
     web.pages["/f"] = Page(BODY)
     with pytest.raises(SourceError, match=r"room for 0\.0 MB, but 0\.3 MB are needed; .* TRIMARAN_HOME"):
         download(client, Remote(f"{web.url}/f"), target)

@@ -54,3 +54,14 @@ def test_offline(monkeypatch: pytest.MonkeyPatch, value: str, set_: bool) -> Non
     monkeypatch.delenv("TRIMARAN_OFFLINE", raising=False)
     monkeypatch.setenv("HF_HUB_OFFLINE", value)
     assert environment.offline_variable() == ("HF_HUB_OFFLINE" if set_ else None)
+
+
+def test_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRIMARAN_CONNECTIONS", raising=False)
+    assert environment.connections() == 8
+    monkeypatch.setenv("TRIMARAN_CONNECTIONS", "3")
+    assert environment.connections() == 3
+    for wrong in ("0", "65", "-1", "many"):
+        monkeypatch.setenv("TRIMARAN_CONNECTIONS", wrong)
+        with pytest.raises(ConfigError, match="number from 1 to 64"):
+            environment.connections()

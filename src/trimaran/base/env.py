@@ -1,7 +1,7 @@
 """Every ``TRIMARAN_*`` environment variable there is, in one place.
 
-``HOME`` and ``OFFLINE`` are read by ``checkpoint/environment.py``, ``ISA`` and ``PROFILE`` by the native
-executor. Beside these, each option of a command can be set as ``TRIMARAN_<OPTION>`` (``base/config.py``):
+``HOME``, ``OFFLINE`` and ``CONNECTIONS`` are read by ``checkpoint/environment.py``, ``ISA`` and ``PROFILE`` by the
+native executor. Beside these, each option of a command can be set as ``TRIMARAN_<OPTION>`` (``base/config.py``):
 ``TRIMARAN_PORT=9000`` is ``--port 9000``. A ``TRIMARAN_*`` name that is neither is an error, so that a typing mistake
 never goes unnoticed.
 """
@@ -16,6 +16,7 @@ PREFIX = "TRIMARAN_"
 VARIABLES: dict[str, str] = {
     "TRIMARAN_HOME": "where models are kept; default: trimaran/ under the XDG cache",
     "TRIMARAN_OFFLINE": "true: open no socket to fetch a model",
+    "TRIMARAN_CONNECTIONS": "how many connections a download uses at once; default 8",
     "TRIMARAN_ISA": "generic, avx2, avx_vnni or avx512: instruction set of the native executor; default: the best",
     "TRIMARAN_PROFILE": "true: the native executor times every op and prints a table to stderr when it closes",
 }

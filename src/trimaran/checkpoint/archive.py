@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from trimaran.base.errors import SourceError
-from trimaran.checkpoint.download import demand_space
+from trimaran.checkpoint.disk_space import demand_space
 from trimaran.checkpoint.file_record import FileRecord
 
 _CHUNK = 1 << 20

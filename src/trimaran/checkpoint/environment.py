@@ -3,6 +3,7 @@
 ================================================  ====================================================================
 ``TRIMARAN_HOME``                                 the cache; default ``$XDG_CACHE_HOME/trimaran``, ``~/.cache/trimaran``
 ``TRIMARAN_OFFLINE``, ``HF_HUB_OFFLINE``          1: open no socket
+``TRIMARAN_CONNECTIONS``                          connections that a download uses at once, 1 to 64; default 8
 ``SSL_CERT_FILE``, ``PIP_CERT``,                  certificates to trust instead of the built-in ones; the first one set
 ``REQUESTS_CA_BUNDLE``                            is used
 ``HF_ENDPOINT``, ``HF_TOKEN``                     the model hub, and the token to show it
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from trimaran.base.errors import ConfigError
 
+CONNECTIONS, MOST_CONNECTIONS = 8, 64
 _OFFLINE = ("TRIMARAN_OFFLINE", "HF_HUB_OFFLINE")
 _CERTIFICATES = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE")
 _YES, _NO = frozenset({"1", "true", "yes", "on"}), frozenset({"", "0", "false", "no", "off"})
@@ -40,6 +42,14 @@ def offline_variable() -> str | None:
         if value not in _NO:
             raise ConfigError(f"{name} is {value!r}; use 1 or 0")
     return None
+
+
+def connections() -> int:
+    """Connections that a download uses at once."""
+    text = os.environ.get("TRIMARAN_CONNECTIONS") or str(CONNECTIONS)
+    if not text.isdecimal() or not 1 <= int(text) <= MOST_CONNECTIONS:
+        raise ConfigError(f"TRIMARAN_CONNECTIONS is {text!r}; use a number from 1 to {MOST_CONNECTIONS}")
+    return int(text)
 
 
 def certificates() -> Path | None:

@@ -12,8 +12,9 @@ import msgspec
 
 from trimaran.base.errors import SourceError
 from trimaran.checkpoint import cache
-from trimaran.checkpoint.download import Remote, demand_space, download
-from trimaran.checkpoint.environment import hub_endpoint, hub_token
+from trimaran.checkpoint.disk_space import demand_space
+from trimaran.checkpoint.download import Remote, download_all
+from trimaran.checkpoint.environment import CONNECTIONS, hub_endpoint, hub_token
 from trimaran.checkpoint.file_record import OURS
 from trimaran.checkpoint.gguf_parts import is_later_part, part_names
 from trimaran.checkpoint.http_client import get_document, open_client
@@ -42,7 +43,7 @@ class _Listing(msgspec.Struct, frozen=True):
     siblings: list[HubFile]
 
 
-def pull_hub(text: str, source: HubSource, pins: Pins) -> cache.CachedModel:
+def pull_hub(text: str, source: HubSource, pins: Pins, connections: int = CONNECTIONS) -> cache.CachedModel:
     """Downloads the files of a model (weights, config, tokenizer, template) into the cache; raises ``SourceError``.
 
     A branch is looked up once: the cache holds the commit that it stood for. The token goes to the hub alone, never to
@@ -60,13 +61,14 @@ def pull_hub(text: str, source: HubSource, pins: Pins) -> cache.CachedModel:
         )
         directory = cache.staging(text, listing.sha)
         demand_space(directory, sum(file.size or 0 for file in chosen))
-        records = []
+        files = []
         for file in chosen:
             pinned = pins.file if file.rfilename == source.file else None
             sha256 = pinned or (file.lfs.sha256 if file.lfs else None)
             url = f"{base}/{listing.sha}/{quote(file.rfilename)}"
             remote = Remote(url, sha256, file.lfs.size if file.lfs else file.size, headers)
-            records.append(download(client, remote, directory / PurePosixPath(file.rfilename).name))
+            files.append((remote, directory / PurePosixPath(file.rfilename).name))
+        records = download_all(client, files, connections)
     ggufs = [record.name for record in records if record.name.endswith(".gguf")]
     return cache.publish(directory, text, records, main=ggufs[0] if ggufs else None, revision=listing.sha)
 

@@ -17,6 +17,10 @@ class TransientError(Exception):
         self.pause = pause
 
 
+class GaveUpError(SourceError):
+    """Failures that may pass have not passed."""
+
+
 class Patience:
     """Counts failures in a row. ``what`` begins the error when it runs out."""
 
@@ -25,10 +29,10 @@ class Patience:
         self._failures = 0
 
     def failed(self, error: TransientError) -> None:
-        """Waits before the next try, or raises ``SourceError`` when there have been too many."""
+        """Waits before the next try, or raises ``GaveUpError`` when there have been too many."""
         self._failures += 1
         if self._failures >= ATTEMPTS:
-            raise SourceError(f"{self._what}: gave up after {self._failures} tries: {error}") from error
+            raise GaveUpError(f"{self._what}: gave up after {self._failures} tries: {error}") from error
         pause = FIRST_PAUSE * 2 ** (self._failures - 1) if error.pause is None else error.pause
         time.sleep(min(pause, LONGEST_PAUSE))
 

