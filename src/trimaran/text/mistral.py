@@ -24,13 +24,13 @@ TOKENS = (
 class Mistral:
     """Renders for one version. The assistant's turn begins right after ``[/INST]``: there is no generation prompt."""
 
-    source = TOKENS
     reads = frozenset({"tools"})
     wants = Wants(objects=True)
 
     def __init__(self, version: int) -> None:
         assert version in VERSIONS
         self._version = version
+        self.source = TOKENS if version > 7 else TOKENS.replace("[ARGS]", "")
 
     def run(self, variables: dict[str, Any]) -> Written:
         messages = list(_merged(variables["messages"], in_order_of_calls=self._version > 7))
