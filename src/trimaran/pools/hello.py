@@ -9,7 +9,7 @@ from trimaran.base.errors import PeerError
 from trimaran.pools.layout import LayoutData, check_layouts
 from trimaran.pools.transfer import PROTOCOL, Number
 
-MAX_HELLO_BYTES = 1 << 16
+MAX_FRAME_BYTES = 1 << 30
 
 Role = Literal["sender", "receiver"]
 
@@ -23,7 +23,7 @@ class Hello(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     model: Annotated[str, Meta(max_length=200)]  # digest
     layout: LayoutData
     transports: Annotated[list[str], Meta(max_length=8)]
-    frame_bytes: Annotated[int, Meta(gt=0)]  # largest page frame's data that it sends or takes
+    frame_bytes: Annotated[int, Meta(ge=0, le=MAX_FRAME_BYTES)]  # most data of a frame that it takes; sender: 0
     protocol: int = PROTOCOL
 
 
@@ -45,11 +45,6 @@ def check_hello(mine: Hello, theirs: Hello) -> None:
         check_layouts(sender.layout, receiver.layout)
     except PeerError as error:
         raise PeerError(f"{_between(mine, theirs)}: {error}") from None
-    if sender.frame_bytes > receiver.frame_bytes:
-        raise PeerError(
-            f"{_between(mine, theirs)}: {sender.name} sends up to {sender.frame_bytes} bytes at once, "
-            f"{receiver.name} takes {receiver.frame_bytes}"
-        )
 
 
 def encode_hello(hello: Hello) -> bytes:

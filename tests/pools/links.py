@@ -1,0 +1,107 @@
+"""Both ends of a link in one process."""
+
+import select
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trimaran.pools.hello import Hello
+from trimaran.pools.key import PoolKey
+from trimaran.pools.layout import layout_data
+from trimaran.pools.link import Arrival, Link, Listener, Transport
+from trimaran.pools.shared_memory import SharedMemoryTransport
+from trimaran.pools.tcp import TcpTransport
+from trimaran.pools.transfer import Message
+
+from .transfers import EPOCH, LAYOUT, MODEL, TAKEN_FORMAT
+
+Take = Callable[[Message, np.ndarray | None], Any]
+
+KEY = PoolKey("a key for tests that nobody should ever use")
+FRAME_BYTES = 1 << 16
+PATIENCE = 30.0  # seconds; nothing here should take one
+TRANSPORTS: dict[str, type[Any]] = {"tcp": TcpTransport, "shm": SharedMemoryTransport}
+
+
+def transport(name: str, key: PoolKey = KEY) -> Transport:
+    made: Transport = TRANSPORTS[name](key)
+    return made
+
+
+def hello(of: str, **changes: Any) -> Hello:
+    values: dict[str, Any] = {
+        "role": of,
+        "name": f"the {of}",
+        "epoch": EPOCH,
+        "model": MODEL,
+        "layout": layout_data(LAYOUT if of == "sender" else LAYOUT.converted(TAKEN_FORMAT)),
+        "transports": list(TRANSPORTS),
+        "frame_bytes": FRAME_BYTES if of == "receiver" else 0,
+    }
+    return Hello(**(values | changes))
+
+
+def wait_for(what: Callable[[], Any], *pollable: Link | Listener) -> Any:
+    """The first true value of ``what``; polls, where there is something to poll, as an engine's loop would."""
+    until = time.monotonic() + PATIENCE
+    while True:
+        if found := what():
+            return found
+        if time.monotonic() > until:
+            pytest.fail("nothing happened")
+        if pollable:
+            select.select(pollable, [], [], 1.0)
+        else:
+            time.sleep(0.005)
+
+
+def receive(link: Link, count: int) -> list[Arrival]:
+    """The next ``count`` arrivals, at least."""
+    found: list[Arrival] = []
+
+    def enough() -> bool:
+        found.extend(link.receive())
+        return len(found) >= count or link.failure is not None
+
+    wait_for(enough, link)
+    return found
+
+
+@contextmanager
+def pair(name: str) -> Iterator[tuple[Link, Link]]:
+    """Sender and receiver that have met."""
+    listener = transport(name).listen(hello("receiver"))
+    sender = transport(name).connect(listener.address, hello("sender"))
+    receiver = None
+    try:
+        (receiver,) = wait_for(listener.accept, listener)
+        wait_for(lambda: sender.peer or sender.failure)
+        assert sender.failure is None
+        yield sender, receiver
+    finally:
+        listener.close()
+        sender.close()
+        if receiver is not None:
+            receiver.close()
+
+
+def pump(sender: Link, receiver: Link, sent: list[tuple[Message, np.ndarray | None]], take: Take) -> None:
+    """Sends everything, and hands what arrives to ``take`` and frees it, as two engines' loops would."""
+    waiting, came = list(sent), 0
+    until = time.monotonic() + PATIENCE
+    while came < len(sent):
+        while waiting and sender.send(*waiting[0]):
+            waiting.pop(0)
+        for arrival in receiver.receive():
+            take(arrival.message, arrival.data)
+            arrival.free()
+            came += 1
+        if came < len(sent):
+            select.select([sender, receiver], [], [], 1.0)
+            sender.receive()
+        assert receiver.failure is None
+        assert time.monotonic() < until, "nothing happened"
