@@ -2,8 +2,10 @@ import pytest
 from jinja2 import TemplateError
 from jinja2.exceptions import SecurityError
 
-from trimaran.text import sandbox
-from trimaran.text.sandbox import TemplateRefusedError, run_template
+from trimaran.base.errors import CheckpointError
+from trimaran.text import budget, sandbox
+from trimaran.text.budget import TemplateRefusedError
+from trimaran.text.sandbox import run_template
 from trimaran.text.template_code import TemplateCode
 
 
@@ -84,6 +86,97 @@ DOUBLED = "{% set n = namespace(x='a') %}{% for i in range(99) %}{% set n.x = n.
 def test_a_template_cannot_fill_the_memory(source):
     with pytest.raises(SecurityError):
         render(source)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ 'a' * 10**7 ~ 'b' * 10**7 }}",
+        "{{ ('a' * 10**6).join(range(9999) | map('string')) }}",
+        "{{ range(9999) | map(attribute='x', default='a' * 10**6) | join }}",
+        "{{ range(9999) | map(attribute='x', default='a' * 10**6) | list }}",
+        "{{ range(9999) | map(attribute='x', default=[0] * 10**5) | sum(start=[]) }}",
+        "{{ range(9999) | map('center', 10**5) | list | length }}",
+        "{{ ('\n' * 10**5) | indent(10**5) }}",
+        "{{ ('\t' * 10**5).expandtabs(10**5) }}",
+        "{{ ('a' * 10**6).translate({97: 'a' * 10**6}) }}",
+        "{{ ('{0}' * 10**5).format('a' * 10**5) }}",
+        "{{ ('{:>999}' * 10**6).format(1) }}",
+        "{{ ('%(a)s' * 10**5) % {'a': 'a' * 10**5} }}",
+        "{{ '%99999999d'.encode() % 1 }}",
+        "{{ range(999) | list | tojson(indent=10**5) }}",
+        "{{ range(999) | list | tojson(indent='a' * 10**6) }}",
+        "{{ range(999) | list | tojson(separators=(',' * 10**6, ':')) }}",
+        "{% macro f() %}{% for i in range(999) %}{{ 'a' * 10**6 }}{% endfor %}{% endmacro %}{{ f() | length }}",
+        "{% set x %}{% for i in range(999) %}{{ 'a' * 10**6 }}{% endfor %}{% endset %}{{ x | length }}",
+        "{{ strftime_now('%c' * 10**6) }}",
+    ],
+)
+def test_nor_in_many_steps(source):
+    with pytest.raises((SecurityError, TemplateRefusedError)):
+        render(source)
+
+
+def test_all_that_a_template_makes_has_a_limit(monkeypatch):
+    monkeypatch.setattr(budget, "MAX_MADE", 1000)
+    assert len(render("{% for i in range(9) %}{{ 'a' * 100 }}{% endfor %}")) == 900
+    with pytest.raises(TemplateRefusedError, match="more than 1000 characters"):
+        render("{% for i in range(11) %}{% set x = 'a' * 100 %}{% endfor %}")
+
+
+NESTED = "{% set n = namespace(x=['a']) %}{% for i in range(60) %}{% set n.x = VALUE %}{% endfor %}"
+
+
+@pytest.mark.parametrize("value", ["[n.x, n.x]", "(n.x, n.x)", "{'a': n.x, 'b': n.x}", "dict(a=n.x, b=n.x)"])
+@pytest.mark.parametrize("use", ["{{ n.x }}", "{{ n.x | tojson }}", "{{ n.x == n.x }}", "{{ n.x | string | length }}"])
+def test_a_list_that_holds_a_list_many_times_has_a_limit(value, use):
+    with pytest.raises(SecurityError):
+        render(NESTED.replace("VALUE", value) + use)
+
+
+def test_namespaces_do_not_show_what_they_hold():
+    source = "{% set a = namespace() %}{% set b = namespace(x=a, y=a) %}{% set a.z = b %}{{ b }}"
+    assert render(source) == "<Namespace>"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% set n = namespace(x=3) %}{% for i in range(60) %}{% set n.x = n.x * n.x %}{% endfor %}",
+        "{{ ('f' * 10**6) | int(base=16) }}",
+        "{{ x // x }}",
+        "{{ ('a' * 10**7).rfind('b' + 'a' * 10**6) }}",
+        "{{ ('a' * 10**7).strip('b' * 10**6 + 'a') }}",
+        "{{ ('a' * 10**7) | trim('b' * 10**6 + 'a') }}",
+        "{{ ('a' * 10**6).encode('punycode') }}",
+        "{{ ('<!--' * 10**5) | striptags }}",
+        "{{ ('a.' * 10**5) | urlize }}",
+        "{{ range(99999) | list | pprint }}",
+    ],
+)
+def test_no_single_operation_takes_long(source):
+    with pytest.raises(SecurityError):
+        render(source, x=1 << 10**6)
+
+
+def test_lists_that_grow_by_one_are_fine():
+    source = "{% set n = namespace(x=[]) %}{% for i in range(1000) %}{% set n.x = n.x + [{'a': i}] %}{% endfor %}"
+    assert render(source + "{{ n.x | length }}") == "1000"
+
+
+def test_a_lazy_filter_gives_a_list():
+    source = "{% set x = [1, 2] | map('string') %}{{ x | length }}{{ x | first }}{{ x | join('-') }}{{ x[1] }}"
+    assert render(source) == "211-22"
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["{{ " + "(" * 300 + "1" + ")" * 300 + " }}", "{% if a %}" * 200 + "{% endif %}" * 200, "{{ 9" + "9" * 5000 + " }}",
+     "{{ 0x" + "f" * 5000 + " }}", "x" * (1 << 20) + "x"],
+)  # fmt: skip
+def test_what_cannot_be_compiled_is_a_damaged_checkpoint(source):
+    with pytest.raises(CheckpointError, match="chat template"):
+        TemplateCode.of(source)
 
 
 def test_no_filler_text():

@@ -8,8 +8,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from trimaran.text.budget import TemplateRefusedError
 from trimaran.text.chat_messages import Wants
-from trimaran.text.sandbox import TemplateRefusedError
 from trimaran.text.written import Written, joined, literal
 
 TOOLS = """\

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from trimaran.text.budget import TemplateRefusedError
 from trimaran.text.chat_messages import Wants
-from trimaran.text.sandbox import TemplateRefusedError
 from trimaran.text.written import Written, joined, literal
 
 VERSIONS = (7, 11, 13)

@@ -5,121 +5,160 @@ no changes to what it is given), for a bounded time, to a bounded size.
 """
 
 import json
-import time
 from collections.abc import Iterable
-from contextvars import ContextVar
 from datetime import datetime
 from typing import Any, NoReturn
 
-from jinja2 import Template, TemplateError, nodes, pass_environment
+from jinja2 import Template, nodes, pass_environment
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, LoopControlExtension
 from jinja2.filters import make_attrgetter
 from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
 
-from trimaran.text.growth import FILTERS, MAX_CHARACTERS, check_call, check_operation, guarded
+from trimaran.text.budget import MAX_CHARACTERS, Budget, TemplateRefusedError, current
+from trimaran.text.growth import check_call, check_operation, guarded
 from trimaran.text.written import Written, joined, literal, written_by_template
 
 MAX_SECONDS = 5.0
-
-_deadline: ContextVar[float] = ContextVar("deadline")
-
-
-class TemplateRefusedError(TemplateError):
-    """The template called ``raise_exception``, or reached a limit: the text is meant for who sent the conversation."""
+MAX_LAYOUT = 1000  # characters of what ``strftime_now`` is given
+MAX_INDENT = 1000
 
 
 class ChatEnvironment(ImmutableSandboxedEnvironment):
     """Jinja as ``apply_chat_template`` in transformers sets it up, with text that knows who wrote it."""
 
-    intercepted_binops = frozenset({"+", "*", "**", "%"})
+    intercepted_binops = frozenset({"+", "*", "/", "//", "**", "%"})
     literal = staticmethod(literal)
-    concat = staticmethod(joined)
 
     def __init__(self) -> None:
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[LoopControlExtension, _GenerationBlock])
         self.filters["tojson"] = _tojson
         self.filters["join"] = _join
-        self.filters["safe"] = str  # there is no HTML here, and Jinja's would escape what it is added to
-        for name in FILTERS:
-            self.filters[name] = guarded(name, self.filters[name])
+        self.filters["safe"] = _safe
+        for name, filter_ in self.filters.items():
+            self.filters[name] = guarded(name, filter_)
         del self.globals["lipsum"]  # text without end, and no template's
+        self.globals["namespace"] = _Namespace
         self.globals["raise_exception"] = _raise_exception
         self.globals["strftime_now"] = _strftime_now
 
     def call(self, context: Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:
-        _check_time()
         text = getattr(function, "__self__", None)
+        if function is literal or text is self:  # what ``template_code.py`` put in; a template has no name for it
+            return function(*args)
+        budget = current.get()
+        budget.check_time()
         if isinstance(text, str | bytes | int):
             check_call(function.__name__, text, (*args, *kwargs.values()))
-        return super().call(context, function, *args, **kwargs)
+        return budget.made(super().call(context, function, *args, **kwargs))
 
     def wrap_str_format(self, value: Any) -> Any:
         """Jinja's own stand-in for ``str.format``, which ``call`` no longer knows as a method of a text."""
         wrapped = super().wrap_str_format(value)
-        if wrapped is not None:
-            check_call("format", value.__self__, ())
-        return wrapped
+        if wrapped is None:
+            return None
 
-    def tilde(self, parts: Iterable[Any]) -> Written:
+        def checked(*args: Any, **kwargs: Any) -> str:
+            check_call("format", value.__self__, (*args, *kwargs.values()))
+            made: str = wrapped(*args, **kwargs)
+            return made
+
+        return checked
+
+    def made(self, value: Any) -> Any:
+        """What the template has just made, weighed."""
+        return current.get().made(value)
+
+    def concat(self, parts: Iterable[str]) -> Written:  # type: ignore[override]  # a function, kept as a method is
+        """What a macro or a block has written."""
+        pieces = list(parts)
+        _demand(sum(map(len, pieces)))
+        return joined(pieces)
+
+    def tilde(self, parts: Iterable[Any]) -> Any:
         """``a ~ b``."""
-        made = joined(map(str, parts))
-        if len(made) > MAX_CHARACTERS:
-            raise SecurityError("the text is too long")
-        return made
+        return self.made(self.concat(map(str, parts)))
 
     def check_time(self) -> None:
         """Called by every turn of a loop."""
-        _check_time()
+        current.get().check_time()
+
+    def call_test(self, *args: Any, **kwargs: Any) -> Any:
+        current.get().check_time()
+        return super().call_test(*args, **kwargs)
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        _check_time()
+        current.get().check_time()
         return super().getattr(obj, attribute)
 
     def getitem(self, obj: Any, argument: Any) -> Any:
-        _check_time()
+        current.get().check_time()
         return super().getitem(obj, argument)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """Sums, products, powers and formats, as long as the result stays small."""
-        _check_time()
         check_operation(operator, left, right)
-        return super().call_binop(context, operator, left, right)
+        value = super().call_binop(context, operator, left, right)
+        return current.get().made_of(value, left, right) if operator == "+" else self.made(value)
+
+
+class _Namespace(Namespace):
+    """Jinja's, which may hold what is not weighed: others like it. So its text does not show what it holds."""
+
+    def __repr__(self) -> str:
+        return "<Namespace>"
 
 
 def run_template(template: Template, variables: dict[str, Any]) -> Written:
     """The template's output; raises ``TemplateRefusedError`` past a limit, and whatever the template's code raises."""
-    reset = _deadline.set(time.monotonic() + MAX_SECONDS)
+    budget = Budget(MAX_SECONDS)
+    reset = current.set(budget)
     try:
         parts: list[str] = []
         size = 0
         for part in template.generate(variables):
-            _check_time()
+            budget.check_time()
             size += len(part)
             if size > MAX_CHARACTERS:
                 raise TemplateRefusedError(f"the conversation is rendered to more than {MAX_CHARACTERS} characters")
             parts.append(part)
         return joined(parts)
     finally:
-        _deadline.reset(reset)
+        current.reset(reset)
 
 
-def _check_time() -> None:
-    if time.monotonic() > _deadline.get():
-        raise TemplateRefusedError(f"rendering the conversation takes more than {MAX_SECONDS:g} seconds")
+def _demand(size: int) -> None:
+    if size > MAX_CHARACTERS:
+        raise SecurityError("the text is too long")
+
+
+def _safe(value: Any) -> str:
+    return str(value)  # there is no HTML here, and Jinja's would escape what it is added to
 
 
 def _tojson(
     value: Any,
     ensure_ascii: bool = False,
-    indent: int | None = None,
+    indent: int | str | None = None,
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
     # Jinja's own filter escapes <, > and & for HTML.
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    encoder = json.JSONEncoder(ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    if indent is None and separators is None:
+        return encoder.encode(value)
+    if max(len(text) if isinstance(text, str) else text for text in (indent or 0, *(separators or ()))) > MAX_INDENT:
+        raise SecurityError("the text that separates values is too long")
+    size, parts = 0, []
+    for part in encoder.iterencode(value):  # every line may be long
+        current.get().check_time()
+        size += len(part)
+        _demand(size)
+        parts.append(part)
+    return "".join(parts)
 
 
 @pass_environment
@@ -128,6 +167,7 @@ def _join(environment: ChatEnvironment, value: Iterable[Any], d: str = "", attri
         value = map(make_attrgetter(environment, attribute), value)
     parts = list(map(str, value))
     check_call("join", d, (parts,))
+    _demand(sum(map(len, parts)))
     return Written(d, written_by_template(d)).join(parts)
 
 
@@ -136,6 +176,8 @@ def _raise_exception(message: str) -> NoReturn:
 
 
 def _strftime_now(layout: str) -> str:
+    if len(layout) > MAX_LAYOUT:
+        raise SecurityError("the layout of the time is too long")
     return datetime.now().strftime(layout)
 
 

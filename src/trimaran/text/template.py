@@ -11,12 +11,12 @@ from typing import Any
 
 from trimaran.base.errors import RequestError
 from trimaran.checkpoint.checkpoint import Checkpoint
+from trimaran.text.budget import TemplateRefusedError
 from trimaran.text.chat_messages import check_messages
 from trimaran.text.control import ControlToken, ControlTokens
 from trimaran.text.effort import effort_arguments
 from trimaran.text.kimi_tools import typescript
 from trimaran.text.renderer import Renderer
-from trimaran.text.sandbox import TemplateRefusedError
 from trimaran.text.template_code import TemplateCode
 from trimaran.text.template_source import find_renderers, read_template
 from trimaran.text.tokenizer import Tokenizer

@@ -8,9 +8,12 @@ from jinja2 import Template, TemplateSyntaxError, nodes
 from jinja2.visitor import NodeTransformer
 
 from trimaran.base.errors import CheckpointError
+from trimaran.text.budget import MAX_BITS
 from trimaran.text.chat_messages import Wants
 from trimaran.text.sandbox import ChatEnvironment, run_template
 from trimaran.text.written import Written
+
+MAX_SOURCE = 1 << 20  # characters; the longest known have some ten thousand
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,8 @@ class TemplateCode:
     @classmethod
     def of(cls, source: str) -> "TemplateCode":
         """Raises ``CheckpointError`` that names the line when ``source`` is not valid Jinja."""
+        if len(source) > MAX_SOURCE:
+            raise CheckpointError(f"the model's chat template has {len(source)} characters; there may be {MAX_SOURCE}")
         environment = ChatEnvironment()
         try:
             tree = environment.parse(source)
@@ -33,6 +38,8 @@ class TemplateCode:
         except TemplateSyntaxError as error:
             where = f"line {error.lineno}: {error}"
             raise CheckpointError(f"the model's chat template is not valid Jinja, {where}") from error
+        except (SyntaxError, RecursionError, MemoryError, ValueError, OverflowError) as error:  # of Python's compiler
+            raise CheckpointError(f"the model's chat template cannot be compiled: {error}") from error
         return cls(template, source, reads, Wants("developer" in source, *_form_of_calls(template)))
 
     def run(self, variables: dict[str, Any]) -> Written:
@@ -61,16 +68,32 @@ def _form_of_calls(template: Template) -> tuple[bool, bool]:
 
 
 class _Traced(NodeTransformer):
-    """Has literals and ``~`` make ``Written`` text, and loops look at the clock."""
+    """Has literals and ``~`` make ``Written`` text, lists weighed, and loops look at the clock."""
 
     def visit_TemplateData(self, node: nodes.TemplateData) -> nodes.Node:
         return _call("literal", nodes.Const(node.data), node)
 
     def visit_Const(self, node: nodes.Const) -> nodes.Node:
+        if isinstance(node.value, int) and node.value.bit_length() > MAX_BITS:
+            raise TemplateSyntaxError("a number is too large", node.lineno)
         return _call("literal", node, node) if isinstance(node.value, str) and node.value else node
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
         return _call("tilde", nodes.List([self.visit(part) for part in node.nodes]), node)
+
+    def visit_List(self, node: nodes.List) -> nodes.Node:
+        return self._weighed(node)
+
+    def visit_Dict(self, node: nodes.Dict) -> nodes.Node:
+        return self._weighed(node)
+
+    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:
+        return self._weighed(node) if node.ctx == "load" else node
+
+    def _weighed(self, node: nodes.List | nodes.Dict | nodes.Tuple) -> nodes.Node:
+        constant = all(isinstance(item, nodes.Const) for item in node.items)
+        self.generic_visit(node)
+        return node if constant else _call("made", node, node)
 
     def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
         node.node = self.visit(node.node)

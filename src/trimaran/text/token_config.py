@@ -27,14 +27,17 @@ class TokenConfig:
 
     @classmethod
     def read(cls, directory: Path, config: Mapping[str, Any]) -> Self:
-        """Missing files say nothing. ``config`` is the parsed ``config.json``."""
+        """Missing files say nothing. ``config`` is the parsed ``config.json``. Raises ``CheckpointError``."""
         path = directory / "tokenizer_config.json"
         options = _optional(path)
         named = {name: text for name in NAMED if (text := _content(options.get(name))) is not None}
         ends: set[int] = set()
         for source in (config, _optional(directory / "generation_config.json")):
             value = source.get("eos_token_id")
-            ends.update(value if isinstance(value, list) else [] if value is None else [value])
+            found = value if isinstance(value, list) else [] if value is None else [value]
+            if not all(type(end) is int for end in found):
+                raise CheckpointError(f"eos_token_id beside {path} must be a token id or a list of them")
+            ends.update(found)
         return cls(options, named, frozenset(ends), path)
 
     def ends(self, eos_id: int | None) -> frozenset[int]:
