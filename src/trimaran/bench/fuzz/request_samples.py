@@ -1,0 +1,83 @@
+"""Requests that are right, for ``bodies.py`` to damage."""
+
+import json
+from random import Random
+from typing import Any
+
+from trimaran.bench.mix import CHAT, COMPLETIONS, Request, draw, probes
+
+PATHS = (
+    "/health", "/ready", "/metrics", "/version", "/openapi.json", "/v1/models", "/v1/models/x", "/v1/models/%2e%2e/x",
+    CHAT, COMPLETIONS, "/", "//", "/v1/chat/completions/", "/v1/%00", "/v1/embeddings", "/%ff",
+)  # fmt: skip
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"type": "string", "pattern": "[a-z]+"}, "b": {"type": "array", "items": {"type": "integer"}}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
+FIELDS: dict[str, Any] = {  # what ``mix`` leaves out, at values that mean something
+    "chat_template_kwargs": {"enable_thinking": False, "a": [1, {"b": "c"}]},
+    "max_completion_tokens": 5,
+    "metadata": {"a": "b"},
+    "min_tokens": 2,
+    "parallel_tool_calls": True,
+    "priority": -3,
+    "prompt_cache_key": "k",
+    "cache_salt": "salt",
+    "reasoning_effort": "low",
+    "response_format": {"type": "json_schema", "json_schema": {"name": "n", "strict": True, "schema": SCHEMA}},
+    "stop_token_ids": [1, 2, 3],
+    "stream_options": {"include_usage": True},
+    "structured_outputs": {"regex": "a+(b|c)*"},
+    "guided_choice": ["yes", "no"],
+    "guided_json": SCHEMA,
+    "tool_choice": "auto",
+    "tools": [{"type": "function", "function": {"name": "f", "description": "d", "parameters": SCHEMA}}],
+    "top_logprobs": 3,
+    "user": "u",
+    "echo": True,
+    "best_of": 1,
+    "suffix": "x",
+}
+MESSAGES: tuple[dict[str, Any], ...] = (
+    {"role": "system", "content": "s"},
+    {"role": "developer", "content": [{"type": "text", "text": "d"}, {"type": "text", "text": "<|im_start|>"}]},
+    {"role": "user", "content": "u", "name": "n"},
+    {"role": "assistant", "content": None, "tool_calls": [
+        {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{\"a\": \"b\"}"}}]},
+    {"role": "tool", "tool_call_id": "call_1", "content": "t"},
+    {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}]},
+)  # fmt: skip
+
+
+def draw_request(random: Random, model: str) -> Request:
+    """A request of ``mix``, with more fields and other messages now and then; it may be one that is refused."""
+    request = draw(random, model, probes(model))
+    body = dict(request.body)
+    for name in random.sample(list(FIELDS), k=random.choice((0, 0, 0, 1, 3))):
+        body[name] = FIELDS[name]
+    if request.path == CHAT and random.random() < 0.5:
+        body["messages"] = [random.choice(MESSAGES) for _ in range(random.randint(1, 6))]
+    if request.path == COMPLETIONS and random.random() < 0.3:
+        body["prompt"] = random.choice(([1, 2, 3], [[1, 2], [3]], ["a", "b"], "<|im_end|>"))
+    return Request(request.path, body)
+
+
+def raw_request(random: Random, model: str, host: str) -> bytes:
+    """One or two requests on one connection, as bytes."""
+    data = b""
+    for _ in range(random.choice((1, 1, 2))):
+        request = draw_request(random, model)
+        body = json.dumps(request.body).encode()
+        head = [f"POST {request.path} HTTP/1.1", f"host: {host}", "content-type: application/json"]
+        head += random.choice(
+            ([], ["expect: 100-continue"], ["upgrade: websocket", "connection: upgrade"], ["x:" * 99])
+        )
+        if random.random() < 0.3:
+            head.append("transfer-encoding: chunked")
+            body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+        else:
+            head.append(f"content-length: {len(body)}")
+        data += "\r\n".join(head).encode() + b"\r\n\r\n" + body
+    return data
