@@ -209,7 +209,8 @@ void Program::choose(const std::vector<Asked>& asked, std::vector<Choice>& choic
   team_.run([&](Team::Member& m) {
     team_.share(m, int(asked.size()), 1, [&](int i, int) {
       const Asked& a = asked[i];
-      row_samplers_[m.id].choose(*a.sampler, logits() + size_t(a.row) * logits_stride(), a.position, choices[i]);
+      row_samplers_[m.id].choose(*a.sampler, logits() + size_t(a.row) * logits_stride(), a.mask, a.position,
+                                 choices[i]);
     });
   });
 }

@@ -146,6 +146,7 @@ class Program {
     Sampler* sampler;
     int row;
     int64_t position;
+    const uint32_t* mask;  // [ceil(vocab / 32)], or null
   };
   void choose(const std::vector<Asked>& asked, std::vector<Choice>& choices);
 

@@ -1,8 +1,10 @@
 #include "sampler.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <functional>
 #include <limits>
 
@@ -22,6 +24,34 @@ float between(float low, float high) {
   const auto order = [](int32_t bits) { return bits < 0 ? bits ^ 0x7FFFFFFF : bits; };
   const int64_t a = order(std::bit_cast<int32_t>(low)), b = order(std::bit_cast<int32_t>(high));
   return std::bit_cast<float>(order(int32_t((a + b + 1) >> 1)));
+}
+
+// The w-th word of a mask, without bits past the vocabulary.
+uint32_t word(const uint32_t* mask, int w, int vocab) {
+  const int bits = vocab - 32 * w;
+  return bits < 32 ? mask[w] & ((1u << bits) - 1) : mask[w];
+}
+
+// The scores whose bit is set, minus infinity in place of the others. Four bits choose among sixteen masks of four
+// floats, which compilers make vectors of.
+void keep_allowed(const uint32_t* mask, const float* from, int n, float* to) {
+  constexpr uint32_t kNone = std::bit_cast<uint32_t>(-kInfinity);
+  constexpr auto kLanes = [] {
+    std::array<std::array<uint32_t, 4>, 16> lanes{};
+    for (int nibble = 0; nibble < 16; nibble++) {
+      for (int i = 0; i < 4; i++) lanes[nibble][i] = nibble >> i & 1 ? ~0u : 0;
+    }
+    return lanes;
+  }();
+  const int whole = n / 4 * 4;
+  for (int i = 0; i < whole; i += 4) {
+    const auto& lanes = kLanes[mask[i / 32] >> (i % 32) & 15];
+    uint32_t bits[4];
+    std::memcpy(bits, from + i, sizeof bits);
+    for (int j = 0; j < 4; j++) bits[j] = (bits[j] & lanes[j]) | (kNone & ~lanes[j]);
+    std::memcpy(to + i, bits, sizeof bits);
+  }
+  for (int i = whole; i < n; i++) to[i] = mask[i / 32] >> (i % 32) & 1 ? from[i] : -kInfinity;
 }
 
 }  // namespace
@@ -58,20 +88,20 @@ RowSampler::RowSampler(const Kernels& kernels, int vocab) : kernels_(kernels), v
   constexpr size_t kSlack = 16;  // kernels write whole vectors
   const size_t row = vocab + kSlack;
   const size_t maxima = blocks(vocab, kMaximaBlock) + kSlack, sums = blocks(vocab, kSumBlock);
-  memory_ = Arena(4 * Arena::padded(row * sizeof(float)) + Arena::padded(row * sizeof(int32_t)) +
+  memory_ = Arena(5 * Arena::padded(row * sizeof(float)) + Arena::padded(row * sizeof(int32_t)) +
                   Arena::padded(maxima * sizeof(float)) + Arena::padded(sums * sizeof(double)));
   maxima_ = memory_.take<float>(maxima), sums_ = memory_.take<double>(sums);
   weights_ = memory_.take<float>(row), list_ = memory_.take<float>(row), below_ = memory_.take<float>(row);
-  scores_ = memory_.take<float>(row), ids_ = memory_.take<int32_t>(row);
+  scores_ = memory_.take<float>(row), masked_ = memory_.take<float>(row), ids_ = memory_.take<int32_t>(row);
 }
 
-void RowSampler::choose(Sampler& sampler, float* logits, int64_t position, Choice& choice) {
+void RowSampler::choose(Sampler& sampler, float* logits, const uint32_t* mask, int64_t position, Choice& choice) {
   const SamplerOptions& o = sampler.options;
   RowPeak peak = kernels_.scan_row(logits, vocab_, maxima_);
   choice.token = -1;
   if (!peak.finite) return;
 
-  double log_sum = 0;  // log-probabilities are the model's own: before penalties, temperature and filters
+  double log_sum = 0;  // log-probabilities are the model's own: before masks, penalties, temperature and filters
   choice.top.clear();
   if (o.logprobs >= 0) {
     kernels_.weigh_row(logits, vocab_, peak.value, kLog2E, 0, weights_, sums_);
@@ -83,12 +113,14 @@ void RowSampler::choose(Sampler& sampler, float* logits, int64_t position, Choic
                        [](const Likely& a, const Likely& b) { return a.logprob > b.logprob; });
     }
   }
-  adjust(sampler, logits, position);
-  if (!changed_.empty()) peak = kernels_.scan_row(logits, vocab_, maxima_);
+  float* scores = mask ? masked_ : logits;
+  if (mask) keep_allowed(mask, logits, vocab_, masked_);
+  adjust(sampler, scores, position < o.first_stop && !(mask && only_stops(o, mask)));
+  if (mask || !changed_.empty()) peak = kernels_.scan_row(scores, vocab_, maxima_);
   if (std::isfinite(peak.value)) {  // a penalty may overflow
-    choice.token = o.greedy ? best(logits, peak.value) : sample(o, logits, peak.value, position);
+    choice.token = o.greedy ? best(scores, peak.value) : sample(o, scores, peak.value, position);
   }
-  restore(logits);
+  restore(scores);
   if (choice.token < 0) return;
   choice.logprob = double(logits[choice.token]) - log_sum;
   if (sampler.penalises) sampler.history.add(choice.token);
@@ -99,11 +131,19 @@ void RowSampler::set(float* logits, int32_t id, float value) {
   logits[id] = value;
 }
 
-void RowSampler::adjust(const Sampler& sampler, float* logits, int64_t position) {
+// Whether a mask leaves stop tokens alone: what an answer must look like goes before how long it must be.
+bool RowSampler::only_stops(const SamplerOptions& o, const uint32_t* mask) const {
+  int others = 0;
+  for (int w = 0; w < blocks(vocab_, 32); w++) others += std::popcount(word(mask, w, vocab_));
+  for (int32_t id : o.stops) others -= mask[id / 32] >> (id % 32) & 1;
+  return others == 0;
+}
+
+void RowSampler::adjust(const Sampler& sampler, float* logits, bool forbid_stops) {
   const SamplerOptions& o = sampler.options;
   changed_.clear();
   for (size_t i = 0; i < o.bias_ids.size(); i++) set(logits, o.bias_ids[i], logits[o.bias_ids[i]] + o.bias[i]);
-  if (position < o.first_stop) {
+  if (forbid_stops) {
     for (int32_t id : o.stops) set(logits, id, -kInfinity);
   }
   for (const History::Entry& e : sampler.history.entries()) {

@@ -75,8 +75,8 @@ class RowSampler {
  public:
   RowSampler(const Kernels& kernels, int vocab);
 
-  // Changes `logits` while it works and leaves them as they were.
-  void choose(Sampler& sampler, float* logits, int64_t position, Choice& choice);
+  // Changes `logits` while it works and leaves them as they were. Bit i of `mask` lets token i be taken; null: all.
+  void choose(Sampler& sampler, float* logits, const uint32_t* mask, int64_t position, Choice& choice);
 
  private:
   // The entries that may be drawn: weights, in order of ids; ids null: all.
@@ -86,7 +86,8 @@ class RowSampler {
     const int32_t* ids;
   };
 
-  void adjust(const Sampler& sampler, float* logits, int64_t position);
+  bool only_stops(const SamplerOptions& options, const uint32_t* mask) const;
+  void adjust(const Sampler& sampler, float* logits, bool forbid_stops);
   void set(float* logits, int32_t id, float value);
   void restore(float* logits);
   int best(const float* logits, float peak) const;
@@ -101,7 +102,7 @@ class RowSampler {
   const Kernels& kernels_;
   const int vocab_;
   Arena memory_;
-  float *maxima_, *weights_, *list_, *below_, *scores_;
+  float *maxima_, *weights_, *list_, *below_, *scores_, *masked_;
   int32_t* ids_;
   double* sums_;
   std::vector<std::pair<int32_t, float>> changed_;  // entries before they were adjusted

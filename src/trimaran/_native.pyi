@@ -212,7 +212,12 @@ class Program:
     def check_seconds(self) -> float: ...
     def finish_step(self) -> None: ...
     def choose(
-        self, samplers: Sequence[Sampler], rows: Sequence[int], positions: Sequence[int]
+        self,
+        samplers: Sequence[Sampler],
+        rows: Sequence[int],
+        positions: Sequence[int],
+        masks: npt.NDArray[np.uint32],
+        masked: Sequence[int],
     ) -> list[int | tuple[int, float, list[tuple[int, float]]]]: ...
     def export_pages(
         self, group: int, pages: npt.NDArray[np.int32], kv_format: str, out: npt.NDArray[np.uint8]

@@ -95,6 +95,42 @@ def test_stop_tokens_are_masked_until_min_tokens():
     assert [pick(s, row, position=2 + n) == 5 for n in range(4)] == [False, False, True, True]
 
 
+def mask_of(*tokens: int) -> np.ndarray:
+    allowed = np.zeros(-(-VOCAB // 32) * 32, bool)
+    allowed[list(tokens)] = True
+    return np.packbits(allowed, bitorder="little").view(np.uint32)
+
+
+def test_a_mask_leaves_its_tokens_only():
+    row = logits()
+    best = max(7, 33, 399, key=lambda token: row[token])
+    greedy = sampler(temperature=0, logit_bias={8: 100.0}).pick(row, 10, mask_of(7, 33, 399))
+    assert greedy is not None
+    assert greedy.id == best
+    drawn = {sampler(key, temperature=5.0).pick(row, 10, mask_of(7, 33, 399)) for key in range(60)}
+    assert {token.id for token in drawn if token} == {7, 33, 399}
+    assert sampler().pick(row, 10, mask_of()) is None
+
+
+def test_a_mask_does_not_change_log_probabilities():
+    row = logits()
+    free, masked = (sampler(temperature=0, logprobs=3).pick(row, 10, mask) for mask in (None, mask_of(7)))
+    assert free is not None
+    assert masked is not None
+    assert masked.top == free.top
+    assert masked.logprob == pytest.approx(float(row[7]) - np.log(np.exp(row.astype(float)).sum()), abs=1e-5)
+
+
+def test_min_tokens_gives_way_to_a_mask_that_leaves_stops_only():
+    row = logits()
+    row[5] = 50
+    s = sampler(temperature=0, min_tokens=5)
+    with_others, alone = s.pick(row, 2, mask_of(5, 9)), s.pick(row, 2, mask_of(5))
+    assert with_others is not None
+    assert alone is not None
+    assert (with_others.id, alone.id) == (9, 5)
+
+
 def test_penalties_remember_the_output():
     row = logits()
     s = sampler(temperature=0, frequency_penalty=2.0)

@@ -13,11 +13,13 @@ from trimaran import _native
 from trimaran.base import sampling as sampling_params
 from trimaran.base.errors import RequestError
 from trimaran.base.formats import CacheGroup, HeadsCache, WeightFormat
+from trimaran.base.grammar import Grammar
 from trimaran.base.messages import Token
 from trimaran.base.sampling import SamplingParams
+from trimaran.engine.constraints.matcher import NO_MASKS
 from trimaran.engine.filters import LOG2E
 from trimaran.engine.sampler import Sampler
-from trimaran.engine.sampling import Sampling
+from trimaran.engine.sampling import Asked, Sampling
 from trimaran.kernels.native import NativeExecutor
 from trimaran.kernels.null import NullExecutor, NullModel
 from trimaran.kernels.program import Buffer, Embed, Linear, Logits, Program, TakeRows, WeightSpec
@@ -72,24 +74,37 @@ def native(rows: np.ndarray, isa: str, threads: int = 1) -> tuple[Sampling, Step
 
 
 def tokens_of(
-    params: SamplingParams, rows: np.ndarray, key: int, sampling: Sampling, outputs: StepOutputs, first: int
+    params: SamplingParams,
+    rows: np.ndarray,
+    key: int,
+    sampling: Sampling,
+    outputs: StepOutputs,
+    first: int,
+    masks: np.ndarray | None = None,
 ) -> list[Token | None]:
-    """A sequence of tokens of one request: row ``i`` gives the one at position ``first + i``."""
+    """A sequence of tokens of one request: row ``i``, under mask ``i``, gives the one at position ``first + i``."""
     sampler = sampling.sampler(params, prompt=PROMPT, stops=STOPS, key=key)
-    asked: list[tuple[Any | None, int]] = []
     tokens = []
     for i in range(len(rows)):
-        asked = [(None, 0)] * len(rows)
-        asked[i] = (sampler, first + i)
-        tokens.append(sampling.tokens(outputs, asked)[i])
+        asked = [Asked(None, 0)] * len(rows)
+        asked[i] = Asked(sampler, first + i, None if masks is None else i)
+        tokens.append(sampling.tokens(outputs, asked, NO_MASKS if masks is None else masks)[i])
     return tokens
 
 
-def assert_same(params: SamplingParams, rows: np.ndarray, key: int, isa: str, *, first: int = len(PROMPT)) -> None:
+def assert_same(
+    params: SamplingParams,
+    rows: np.ndarray,
+    key: int,
+    isa: str,
+    *,
+    first: int = len(PROMPT),
+    masks: np.ndarray | None = None,
+) -> None:
     reference = Sampler(params, prompt=PROMPT, stops=STOPS, key=key)
-    expected = [reference.pick(row, first + i) for i, row in enumerate(rows)]
+    expected = [reference.pick(row, first + i, None if masks is None else masks[i]) for i, row in enumerate(rows)]
     sampling, outputs = native(rows, isa)
-    got = tokens_of(params, rows, key, sampling, outputs, first)
+    got = tokens_of(params, rows, key, sampling, outputs, first, masks)
     np.testing.assert_array_equal(outputs.logits, rows, "the logits were left changed")
     assert [mine and mine.id for mine in got] == [theirs and theirs.id for theirs in expected]
     for mine, theirs in zip(got, expected, strict=True):
@@ -133,6 +148,74 @@ def test_every_option_gives_the_reference_s_tokens(isa, chosen, kind, vocab, key
     assert_same(SamplingParams(**chosen), rows, key, isa)
 
 
+def masks_of(density: str, rows: int, vocab: int, seed: int) -> np.ndarray:
+    """Rows of bits, those past the vocabulary set too: nothing may look at them."""
+    rng = np.random.default_rng(seed)
+    allowed = rng.random((rows, -(-vocab // 32) * 32)) < {"few": 3 / vocab, "half": 0.5, "most": 0.99}.get(density, 0)
+    if density == "stops":
+        allowed[:, sorted(STOPS)] = True
+    elif density != "none":
+        allowed[np.arange(rows), rng.integers(vocab, size=rows)] = True
+    allowed[:, vocab:] = True
+    return np.packbits(allowed, axis=1, bitorder="little").view(np.uint32)
+
+
+@pytest.mark.parametrize("isa", _native.usable_isas())
+@settings(max_examples=200, deadline=None)
+@given(
+    chosen=options,
+    kind=st.sampled_from(KINDS),
+    vocab=st.sampled_from([33, 64, 500, 1025, 5000]),
+    density=st.sampled_from(["none", "few", "half", "most", "stops"]),
+    key=st.integers(-(2**63), 2**63 - 1),
+    seed=st.integers(0, 5),
+)
+def test_masked_rows_give_the_reference_s_tokens(isa, chosen, kind, vocab, density, key, seed):
+    rows = np.stack([row_of(kind, vocab, seed + i) for i in range(4)])
+    params = SamplingParams(**chosen, grammar=Grammar("regex", "a"))  # else a greedy one would have no sampler
+    assert_same(params, rows, key, isa, masks=masks_of(density, 4, vocab, seed))
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_masks_belong_to_their_rows(threads):
+    """Rows with and without a mask beside each other; the masks' order is not that of the rows."""
+    vocab = 1000
+    rows = np.stack([row_of("normal", vocab, seed) for seed in range(8)])
+    masks = masks_of("few", 3, vocab, 9)
+    places = [None, 2, None, 0, 1, None, 2, None]
+    sampling, outputs = native(rows, _native.usable_isas()[0], threads)
+    params = SamplingParams(temperature=0.9, logprobs=3)
+    asked = [
+        Asked(sampling.sampler(params, prompt=PROMPT, stops=STOPS, key=7), 10 + row, place)
+        for row, place in enumerate(places)
+    ]
+    for row, (token, place) in enumerate(zip(sampling.tokens(outputs, asked, masks), places, strict=True)):
+        reference = Sampler(params, prompt=PROMPT, stops=STOPS, key=7)
+        expected = reference.pick(rows[row], 10 + row, None if place is None else masks[place])
+        assert token is not None
+        assert expected is not None
+        assert token.id == expected.id
+        assert token.logprob == pytest.approx(expected.logprob, rel=1e-12)
+
+
+def test_the_compiled_sampler_checks_its_masks():
+    rows = np.stack([row_of("normal", 100, 0)])
+    sampling, _ = native(rows, _native.usable_isas()[0])
+    sampler = sampling.sampler(SamplingParams(), prompt=PROMPT, stops=STOPS, key=0)
+    runner = executor(100, _native.usable_isas()[0], 1)
+    wrong = [
+        (np.zeros((1, 3), np.uint32), [0]),  # a word too few
+        (np.zeros((1, 4), np.uint32), [1]),
+        (np.zeros((1, 4), np.uint32), [-2]),
+        (np.zeros((1, 4), np.uint32), [0, 0]),
+    ]
+    for masks, masked in wrong:
+        with pytest.raises(ValueError, match="mask"):
+            runner.choose([sampler], [0], [3], masks, masked)
+    with pytest.raises(TypeError):
+        runner.choose([sampler], [0], [3], np.zeros((1, 4), np.int32), [0])
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "chosen",
@@ -160,7 +243,7 @@ def test_draws_follow_the_distribution(chosen):
     weights[weights < chosen.get("min_p", 0) * weights.max()] = 0
     sampling, outputs = native(row[np.newaxis], _native.usable_isas()[0])
     sampler = sampling.sampler(SamplingParams(**chosen), prompt=PROMPT, stops=frozenset(), key=5)
-    picked = [sampling.tokens(outputs, [(sampler, position)])[0] for position in range(draws)]
+    picked = [sampling.tokens(outputs, [Asked(sampler, position)])[0] for position in range(draws)]
     counts = np.bincount([token.id for token in picked if token is not None], minlength=vocab)
     expected = draws * weights / weights.sum()
     assert counts[expected == 0].sum() == 0
@@ -195,7 +278,7 @@ def test_a_token_does_not_depend_on_its_neighbours_or_the_threads(threads):
         return [sampling.sampler(params, prompt=PROMPT, stops=STOPS, key=key) for key in range(8)]
 
     alone = [tokens_of(params, rows, key, sampling, outputs, 40)[key] for key in range(8)]
-    together = [sampling.tokens(outputs, [(s, 40 + i) for i, s in enumerate(samplers())]) for _ in range(20)]
+    together = [sampling.tokens(outputs, [Asked(s, 40 + i) for i, s in enumerate(samplers())]) for _ in range(20)]
     assert all(tokens == alone for tokens in together)
 
 
@@ -204,7 +287,7 @@ def test_rows_that_are_not_finite_give_no_token_and_leave_the_others_alone():
     rows[1, 99], rows[2, 3] = np.nan, -np.inf
     sampling, outputs = native(rows, _native.usable_isas()[0])
     s = [sampling.sampler(SamplingParams(logprobs=1), prompt=PROMPT, stops=STOPS, key=1) for _ in rows]
-    tokens = sampling.tokens(outputs, [(sampler, 5) for sampler in s])
+    tokens = sampling.tokens(outputs, [Asked(sampler, 5) for sampler in s])
     assert [token is None for token in tokens] == [False, True, True, False]
     reference = Sampler(SamplingParams(), prompt=PROMPT, stops=STOPS, key=1)
     assert reference.pick(rows[1], 5) is None
@@ -227,7 +310,7 @@ def test_greedy_needs_no_sampler_unless_an_option_does():
     assert made() is not None
     row = row_of("normal", 100, 0)
     outputs = StepOutputs(np.array([row.argmax(), -1, 7], np.int32), np.stack([row] * 3))
-    tokens = sampling.tokens(outputs, [(made(temperature=0, logprobs=0), 3), (None, 3), (None, 9)])
+    tokens = sampling.tokens(outputs, [Asked(made(temperature=0, logprobs=0), 3), Asked(None, 3), Asked(None, 9)])
     assert tokens[0] is not None
     assert (tokens[0].id, tokens[1], tokens[2]) == (row.argmax(), None, Token(7))
 
@@ -253,7 +336,7 @@ def test_an_option_at_the_end_of_its_range_is_taken(name, bound):
     sampling, outputs = native(row[None], _native.usable_isas()[0])
     sampler = sampling.sampler(params, prompt=PROMPT, stops=STOPS, key=params.seed or 0)
     if sampler is not None:
-        assert sampling.tokens(outputs, [(sampler, 3)]) == [theirs]
+        assert sampling.tokens(outputs, [Asked(sampler, 3)]) == [theirs]
 
 
 def native_sampler(**changed: Any) -> _native.Sampler:
@@ -286,4 +369,4 @@ def test_an_end_that_the_model_cannot_say_is_no_stop():
     sampling, outputs = native(rows, _native.usable_isas()[0])
     params = SamplingParams(min_tokens=2, seed=1)
     bare, beyond = (sampling.sampler(params, prompt=PROMPT, stops=stops, key=1) for stops in (STOPS, STOPS | {100}))
-    assert sampling.tokens(outputs, [(bare, 3)]) == sampling.tokens(outputs, [(beyond, 3)])
+    assert sampling.tokens(outputs, [Asked(bare, 3)]) == sampling.tokens(outputs, [Asked(beyond, 3)])

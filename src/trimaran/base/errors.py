@@ -76,5 +76,9 @@ class PageIntegrityError(TrimaranError):
     """A page of this request's cache turned out not to be its own; nothing was read from it, neighbours go on."""
 
 
+class ConstraintError(TrimaranError):
+    """A constraint that somebody else wrote failed while it followed this request."""
+
+
 class EngineDiedError(TrimaranError):
     """The engine process ended or stopped answering; requests in flight are lost."""

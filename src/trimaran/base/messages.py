@@ -119,6 +119,10 @@ class Beat(msgspec.Struct, frozen=True, tag=True):
     leases_expired: int = 0  # leases of pages that ended by time, not by word
     step_seconds: float = 0.0  # while there was a step to run
     executor_seconds: float = 0.0  # of these, while the executor had one; the rest is what Python costs
+    constrained_requests: int = 0
+    grammars_compiled: int = 0
+    grammar_seconds: float = 0.0  # on a thread of their own
+    mask_seconds: float = 0.0  # of the engine's thread, for saying which tokens may come next
     running: int = 0
     waiting: int = 0
     leases: int = 0  # of pages that a transfer reads or writes

@@ -6,8 +6,8 @@ tokens.
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from trimaran.base.errors import NumericsError, PageIntegrityError, TrimaranError
 from trimaran.base.failures import failure_of
@@ -24,6 +24,10 @@ from trimaran.base.messages import (
 )
 from trimaran.base.sampling import SamplingParams
 from trimaran.engine.cache import KVCache
+from trimaran.engine.choosing import Choosing, Question
+from trimaran.engine.constraints.constraints import Constraints
+from trimaran.engine.constraints.matcher import Matcher
+from trimaran.engine.constraints.tokens import TokenTable
 from trimaran.engine.faults import PageFaults
 from trimaran.engine.handover import Handover
 from trimaran.engine.leases import Leases
@@ -55,6 +59,7 @@ class _Running:
 
     plan: StepPlan
     started: float
+    question: Question
 
 
 class Engine:
@@ -78,11 +83,13 @@ class Engine:
         seed: int | None = None,
         overlap: bool = True,
         parking: bool = False,
+        token_table: Callable[[], TokenTable] | None = None,
     ) -> None:
         """``groups`` are those of the executor's program, ``identity`` names what cached pages mean (``prefix.py``).
 
         ``seed`` makes unseeded requests repeatable; ``overlap`` chooses between the two loops (``step``). ``parking``:
-        what gives up its pages is copied and not computed again.
+        what gives up its pages is copied and not computed again. ``token_table`` reads the vocabulary when a request
+        first comes with a grammar; without, such are refused.
         """
         self.info = info
         self._executor = executor
@@ -111,10 +118,10 @@ class Engine:
         self._running: _Running | None = None
         self._stirred = True  # since the last time that there was no step to plan
         self._since: float | None = None  # until when the time of steps is accounted for; None while idle
-        self._sampling = Sampling(executor, info.vocab)
-        self._reception = Reception(
-            self._sampling, vocab=info.vocab, context=limits.context, eos_ids=eos_ids, seed=seed
-        )
+        sampling = Sampling(executor, info.vocab)
+        self._reception = Reception(sampling, vocab=info.vocab, context=limits.context, eos_ids=eos_ids, seed=seed)
+        self._constraints = Constraints(info.vocab, limits.max_num_seqs, executor.threads, token_table)
+        self._choosing = Choosing(sampling, self._constraints)
         self._requests: dict[str, Request] = {}
         self._outbox: list[FromEngine] = []
         self._counters = _Counters()
@@ -143,7 +150,7 @@ class Engine:
     def stalled(self) -> bool:
         """True when requests wait for what only comes from outside: for pages that leases keep, or that are being
         filled. Steps do nothing until it has come."""
-        return not self._stirred and bool(self._requests)
+        return not self._stirred and bool(self._requests) and not self._constraints.waiting
 
     def submit(self, message: Submit) -> None:
         """Queues a request; raises ``RequestError``, ``ContextLengthError`` or ``QueueFullError`` if it cannot."""
@@ -184,6 +191,7 @@ class Engine:
         running, self._running = self._running, None
         if running is None:
             return
+        self._choosing.mask(running.question)
         outputs = self._runner.finish()
         assert self._since is not None
         now = time.perf_counter()
@@ -192,7 +200,7 @@ class Engine:
         counters.step_seconds += now - self._since
         counters.executor_seconds += now - running.started
         self._since = now
-        self._commit(running.plan, outputs)
+        self._commit(running, outputs)
         self._settle_books()
 
     def reap(self, now: float) -> list[str]:
@@ -206,7 +214,7 @@ class Engine:
 
     def stats(self) -> Beat:
         """Counters since the start and gauges of now."""
-        c = self._counters
+        c, constraints = self._counters, self._constraints.counters()
         return Beat(
             steps=c.steps,
             prompt_tokens=c.prompt_tokens,
@@ -218,6 +226,10 @@ class Engine:
             preemptions=self._scheduler.preemptions,
             step_seconds=c.step_seconds,
             executor_seconds=c.executor_seconds,
+            constrained_requests=constraints.requests,
+            grammars_compiled=constraints.compiled,
+            grammar_seconds=constraints.compile_seconds,
+            mask_seconds=constraints.mask_seconds,
             running=len(self._scheduler.running),
             waiting=self._scheduler.waiting,
             pages=self._cache.usage(self._scheduler.running),
@@ -237,32 +249,46 @@ class Engine:
     def close(self) -> None:
         """Frees the executor's memory and threads; idempotent."""
         self._running = None  # the executor ends it by itself, and nobody waits for its tokens
+        self._constraints.close()
         self._executor.close()
 
     def _start(self) -> None:
         """Plans a step and gives it to the executor, if there is anything to do."""
         if self._since is None:
             self._since = time.perf_counter()
+        if self._constraints.waiting:
+            self._take_matchers()
         plan = self._scheduler.schedule()
         self._stirred = bool(plan.chunks)
         if plan.chunks:
-            self._runner.start(plan, want_logits=self._wants_logits(plan))
-            self._running = _Running(plan, time.perf_counter())
+            question = self._choosing.ask([self._requests[c.sequence.id] for c in plan.chunks if c.samples])
+            self._runner.start(plan, want_logits=bool(question.asked))
+            self._running = _Running(plan, time.perf_counter(), question)
         else:
-            assert not self._requests or self.leases or self._scheduler.arriving, "requests wait, none runs"
             self._since = None
+            constraints = self._constraints
+            if constraints.waiting and not self._outbox:
+                constraints.nap()
+            for_others = constraints.waiting or self.leases or self._scheduler.arriving
+            assert not self._requests or for_others, "requests wait, none runs"
         for sequence in plan.arriving:
             self._expect(sequence)
 
-    def _wants_logits(self, plan: StepPlan) -> bool:
-        requests = self._requests
-        return any(requests[chunk.sequence.id].sampler is not None for chunk in plan.chunks if chunk.samples)
+    def _take_matchers(self) -> None:
+        """Lets in the requests whose constraint is ready, and ends those that cannot have theirs."""
+        for request_id, outcome in self._constraints.arrived():
+            request = self._requests[request_id]
+            if isinstance(outcome, Matcher):
+                request.matcher = outcome
+                self._scheduler.release(request.sequence)
+            else:
+                self._fail(request, outcome)
 
-    def _commit(self, plan: StepPlan, outputs: StepOutputs) -> None:
+    def _commit(self, running: _Running, outputs: StepOutputs) -> None:
         """With ``schedule`` and ``Runner.start``, all that each sequence of each step costs in Python."""
-        requests, outbox = self._requests, self._outbox
+        plan, requests, outbox = running.plan, self._requests, self._outbox
         faulty = self._faults_of(plan) if outputs.faulty else {}
-        tokens = iter(self._sampling.tokens(outputs, self._asked(plan, outputs)))
+        tokens = iter(self._choosing.answer(running.question, outputs))
         for chunk in plan.chunks:
             sequence = chunk.sequence
             request = requests[sequence.id]
@@ -271,6 +297,9 @@ class Engine:
                 token = next(tokens)
             if sequence in faulty:
                 self._abandon(request, faulty[sequence])
+                continue
+            if request.matcher is not None and request.matcher.error is not None:
+                self._fail(request, request.matcher.error)
                 continue
             if chunk.samples and token is None:
                 self._fail(request, NumericsError("the model's logits for this request are not finite"))
@@ -281,17 +310,15 @@ class Engine:
             if token is not None and (message := self._accept(request, token)) is not None:
                 outbox.append(message)
 
-    def _asked(self, plan: StepPlan, outputs: StepOutputs) -> list[tuple[Any | None, int]]:
-        """The samplers of the step's rows and the positions of their tokens; empty when no request has a sampler."""
-        if outputs.logits is None:
-            return []
-        sequences = [chunk.sequence for chunk in plan.chunks if chunk.samples]
-        return [(self._requests[sequence.id].sampler, sequence.total) for sequence in sequences]
-
     def _add(self, request: Request) -> None:
-        self._scheduler.add(request.sequence)
-        self._requests[request.sequence.id] = request
+        """Queues a request, which waits for its constraint first if it has one."""
+        sequence = request.sequence
+        grammar = sequence.sampling.grammar
+        self._scheduler.add(sequence, held=grammar is not None)
+        self._requests[sequence.id] = request
         self._stirred = True
+        if grammar is not None:
+            self._constraints.prepare(sequence.id, grammar, sequence.tokens.tolist())
 
     def _expect(self, sequence: Sequence) -> None:
         """The sequence has got pages, which are filled from outside."""
@@ -307,6 +334,8 @@ class Engine:
         if token.id in request.stops:
             return self._end(request, [], "stop", stopped_by=token.id)
         sequence.append(token.id)
+        if request.matcher is not None and request.matcher.finished:
+            return self._end(request, [token], "stop")
         if total + 1 == request.last:
             return self._end(request, [token], "length")
         return Tokens(sequence.id, [token], None, None, sequence.cached or 0)
@@ -353,6 +382,7 @@ class Engine:
 
     def _drop(self, request: Request) -> None:
         self._scheduler.remove(request.sequence)
+        self._constraints.forget(request.sequence.id)
         del self._requests[request.sequence.id]
         self._stirred = True
         self._quarantine(self._faults.lost())

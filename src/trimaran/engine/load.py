@@ -1,8 +1,9 @@
 """From an ``EngineConfig`` to an engine that has produced its first token."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from trimaran.base.errors import ConfigError
@@ -10,6 +11,7 @@ from trimaran.base.formats import KVFormat
 from trimaran.base.messages import CachePages, Role, Started
 from trimaran.checkpoint import Checkpoint
 from trimaran.engine.config import EngineConfig
+from trimaran.engine.constraints.tokens import TokenTable, read_token_table
 from trimaran.engine.decoding import DecodeEngine
 from trimaran.engine.engine import Engine
 from trimaran.engine.limits import SchedulerLimits
@@ -41,6 +43,11 @@ def _load_null(config: EngineConfig) -> Engine:
     executor = NullExecutor(program, {}, _options(config, sizes), config.null)
     eos_ids = frozenset() if config.null.eos_id is None else frozenset({config.null.eos_id})
     return _start(config, sizes, executor, program, eos_ids, name="null", digest="null", weight_format="none")
+
+
+def _token_table(config: EngineConfig, vocab: int, eos_ids: frozenset[int]) -> Callable[[], TokenTable] | None:
+    """Reads the vocabulary when it is called; None where there is none, as the null executor needs no model."""
+    return partial(read_token_table, Path(config.model), vocab, eos_ids) if config.model else None
 
 
 def _load_model(config: EngineConfig) -> Engine:
@@ -156,6 +163,7 @@ def _start(
         seed=config.seed,
         overlap=config.overlap,
         parking=config.role == "decode",
+        token_table=_token_table(config, program.vocab, eos_ids),
     )
     try:
         engine.warm_up()

@@ -9,11 +9,12 @@ import numpy as np
 
 from trimaran.base.errors import RequestError
 from trimaran.base.messages import Submit
+from trimaran.engine.constraints.matcher import Matcher
 from trimaran.engine.sampling import Sampling
 from trimaran.engine.sequence import Sequence
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Request:
     """A sequence with what decides its tokens and its end."""
 
@@ -22,6 +23,7 @@ class Request:
     stops: frozenset[int]
     last: int  # tokens of prompt and output at which it ends for length
     key: int  # of its draws: its seed, or a random number
+    matcher: Matcher | None = None  # of one with a grammar, before it runs
 
 
 class Reception:

@@ -1,17 +1,29 @@
 """Chooses the tokens of a step, all rows in one call: natively where the executor is native, else in NumPy."""
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from trimaran.base.errors import RequestError
 from trimaran.base.messages import Token
 from trimaran.base.sampling import SamplingParams
+from trimaran.engine.constraints.matcher import NO_MASKS, UInt32
 from trimaran.engine.filters import sharpness
 from trimaran.engine.sampler import Sampler
 from trimaran.kernels.step import Executor, Float32, StepOutputs
 
 if TYPE_CHECKING:
     from trimaran.kernels.native import Choice
+
+
+class Asked(NamedTuple):
+    """What a row of logits is asked for: the token of its sampler, for a position in the sequence, prompt included.
+
+    ``mask`` is a row of the step's masks, or None.
+    """
+
+    sampler: Any | None
+    position: int
+    mask: int | None = None
 
 
 class Picker(Protocol):
@@ -21,10 +33,8 @@ class Picker(Protocol):
         """For ``pick`` alone; see ``Sampler``, whose tokens all pickers give."""
         ...
 
-    def pick(
-        self, logits: Float32, samplers: Sequence[Any], rows: Sequence[int], positions: Sequence[int]
-    ) -> list[Token | None]:
-        """What each sampler makes of its row of ``logits`` at its position; None for a row that is not finite.
+    def pick(self, logits: Float32, rows: Sequence[int], asked: Sequence[Asked], masks: UInt32) -> list[Token | None]:
+        """What each sampler makes of its row of ``logits``; None for a row that is not finite.
 
         ``logits`` is what the executor's last step returned, and stays as it is.
         """
@@ -53,16 +63,16 @@ class Sampling:
         stops = frozenset(token for token in stops if token < self._vocab)  # a model may name ends that it cannot say
         return self._picker.sampler(params, prompt=prompt, stops=stops, key=key % 2**64)
 
-    def tokens(self, outputs: StepOutputs, asked: Sequence[tuple[Any | None, int]]) -> list[Token | None]:
-        """A token for every row of ``outputs``: of its sampler, for the position beside it in the sequence, prompt
-        included. None where the logits are no numbers."""
+    def tokens(self, outputs: StepOutputs, asked: Sequence[Asked], masks: UInt32 = NO_MASKS) -> list[Token | None]:
+        """A token for every row of ``outputs``, of its sampler if it has one; None where the logits are no numbers.
+
+        ``masks`` ``[n, ceil(vocab / 32)]``: a token whose bit is not set is not taken.
+        """
         tokens = [Token(token) if token >= 0 else None for token in outputs.greedy.tolist()]
-        rows = [row for row, (sampler, _) in enumerate(asked) if sampler is not None]
+        rows = [row for row, ask in enumerate(asked) if ask.sampler is not None]
         if rows:
             assert outputs.logits is not None
-            picked = self._picker.pick(
-                outputs.logits, [asked[row][0] for row in rows], rows, [asked[row][1] for row in rows]
-            )
+            picked = self._picker.pick(outputs.logits, rows, [asked[row] for row in rows], masks)
             for row, token in zip(rows, picked, strict=True):
                 tokens[row] = token
         return tokens
@@ -83,10 +93,12 @@ class _NumpyPicker:
     def sampler(self, params: SamplingParams, *, prompt: list[int], stops: frozenset[int], key: int) -> Sampler:
         return Sampler(params, prompt=prompt, stops=stops, key=key)
 
-    def pick(
-        self, logits: Float32, samplers: Sequence[Sampler], rows: Sequence[int], positions: Sequence[int]
-    ) -> list[Token | None]:
-        return [s.pick(logits[row], position) for s, row, position in zip(samplers, rows, positions, strict=True)]
+    def pick(self, logits: Float32, rows: Sequence[int], asked: Sequence[Asked], masks: UInt32) -> list[Token | None]:
+        picked = []
+        for row, (sampler, position, mask) in zip(rows, asked, strict=True):
+            assert isinstance(sampler, Sampler)
+            picked.append(sampler.pick(logits[row], position, None if mask is None else masks[mask]))
+        return picked
 
 
 class _NativePicker:
@@ -119,11 +131,12 @@ class _NativePicker:
             prompt=prompt if params.penalises else [],
         )
 
-    def pick(
-        self, logits: Float32, samplers: Sequence[Any], rows: Sequence[int], positions: Sequence[int]
-    ) -> list[Token | None]:
+    def pick(self, logits: Float32, rows: Sequence[int], asked: Sequence[Asked], masks: UInt32) -> list[Token | None]:
         assert rows[-1] < len(logits), "a row that the last step did not have"
-        return [_token(choice) for choice in self._executor.choose(samplers, rows, positions)]
+        samplers: list[Any] = [ask.sampler for ask in asked]
+        positions = [ask.position for ask in asked]
+        masked = [-1 if ask.mask is None else ask.mask for ask in asked] if len(masks) else []
+        return [_token(choice) for choice in self._executor.choose(samplers, rows, positions, masks, masked)]
 
 
 def _token(choice: "Choice") -> Token | None:

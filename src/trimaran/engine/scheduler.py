@@ -40,6 +40,7 @@ class Scheduler:
         self._running: list[Sequence] = []
         self._arriving: dict[Sequence, None] = {}
         self._placed: list[Sequence] = []  # of these, those that the step being planned has given pages
+        self._held: set[Sequence] = set()  # not to be placed yet
         self._slots = list(range(limits.max_num_seqs - 1, -1, -1))
         self._chunks: dict[Sequence, Chunk] = {}  # of the step being planned
         self._budget = 0
@@ -47,7 +48,7 @@ class Scheduler:
 
     @property
     def waiting(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting) + len(self._held)
 
     @property
     def running(self) -> Items[Sequence]:
@@ -59,19 +60,29 @@ class Scheduler:
         """Sequences whose pages are being filled from outside."""
         return len(self._arriving)
 
-    def add(self, sequence: Sequence) -> None:
-        """Queues a sequence.
+    def add(self, sequence: Sequence, *, held: bool = False) -> None:
+        """Queues a sequence; one that is ``held`` waits without a place in the order until ``release``.
 
         Raises ``ContextLengthError`` when it could never run, even alone, ``QueueFullError`` when enough are waiting.
         """
         self._require_fit(sequence)
-        if len(self._waiting) >= self._limits.max_waiting:
-            raise QueueFullError(f"{len(self._waiting)} requests are waiting already", retry_after=RETRY_AFTER)
+        if self.waiting >= self._limits.max_waiting:
+            raise QueueFullError(f"{self.waiting} requests are waiting already", retry_after=RETRY_AFTER)
+        if held:
+            self._held.add(sequence)
+        else:
+            insort(self._waiting, sequence, key=_rank)
+
+    def release(self, sequence: Sequence) -> None:
+        """A sequence that was held takes the place that it would have had."""
+        self._held.remove(sequence)
         insort(self._waiting, sequence, key=_rank)
 
     def remove(self, sequence: Sequence) -> None:
         """Drops a sequence that has finished, failed or been cancelled; its pages are free on return."""
-        if sequence.slot is None:
+        if sequence in self._held:
+            self._held.remove(sequence)
+        elif sequence.slot is None:
             self._waiting.remove(sequence)
             if self._parking is not None:
                 self._parking.forget(sequence)

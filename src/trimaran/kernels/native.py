@@ -5,6 +5,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from trimaran.base.env import truth
 from trimaran.base.errors import ConfigError
@@ -22,7 +23,9 @@ from trimaran.kernels.validate import check_options, check_pages, check_weights
 from trimaran.kernels.weights import Weight
 
 Choice = int | tuple[int, float, list[tuple[int, float]]]  # with logprobs: id, logprob, the most likely
+UInt32 = npt.NDArray[np.uint32]
 _NO_READERS = np.zeros(0, np.uint64)
+_NO_MASKS = np.zeros((0, 0), np.uint32)
 
 
 class NativeExecutor:
@@ -108,12 +111,21 @@ class NativeExecutor:
         return StepOutputs(self._greedy[:rows].copy(), logits, self._faulty)
 
     def choose(
-        self, samplers: Sequence[_native.Sampler], rows: Sequence[int], positions: Sequence[int]
+        self,
+        samplers: Sequence[_native.Sampler],
+        rows: Sequence[int],
+        positions: Sequence[int],
+        masks: UInt32 = _NO_MASKS,
+        masked: Sequence[int] = (),
     ) -> list[Choice]:
-        """A token for each of ``rows`` of the last step's logits; they must have been wanted. No row comes twice."""
+        """A token for each of ``rows`` of the last step's logits; they must have been wanted. No row comes twice.
+
+        ``masks`` ``[n, ceil(vocab / 32)]`` have a bit for each token that may be chosen; ``masked`` says which of them
+        is for each of ``rows``, -1 being none. Without ``masked`` there are none.
+        """
         if self._core is None:
             raise ValueError("the executor is closed")
-        return self._core.choose(samplers, rows, positions)
+        return self._core.choose(samplers, rows, positions, masks, masked)
 
     def export_pages(self, group: int, pages: Int32, page_format: KVFormat) -> UInt8:
         """See ``Executor.export_pages``."""

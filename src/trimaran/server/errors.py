@@ -89,6 +89,8 @@ def answer(error: BaseException) -> ErrorAnswer:
             return ErrorAnswer(500, ErrorBody(text, SERVER, code="not_finite"))
         case errors.PageIntegrityError():
             return ErrorAnswer(500, ErrorBody(text, SERVER, code="page_integrity"))
+        case errors.ConstraintError():
+            return ErrorAnswer(500, ErrorBody(text, SERVER, code="constraint_failed"))
         case DeadlineError():
             return ErrorAnswer(504, ErrorBody(text, SERVER, code="deadline_exceeded"))
         case _:

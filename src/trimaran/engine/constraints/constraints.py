@@ -1,0 +1,157 @@
+"""What constrains the requests of one engine: made ready on a thread, followed and masked on the engine's."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trimaran.base.errors import ConstraintError, RequestError, TrimaranError, UnsupportedError
+from trimaran.base.grammar import Grammar
+from trimaran.engine.constraints.cache import GrammarCache
+from trimaran.engine.constraints.custom import CustomConstraints
+from trimaran.engine.constraints.matcher import Kind, Matcher, UInt32
+from trimaran.engine.constraints.tokens import TokenTable
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
+
+log = logging.getLogger(__name__)
+
+READY_SECONDS = 10.0  # until a request whose constraint is not ready is refused
+_NAP_SECONDS = 0.002  # an engine with nothing else to do looks for messages as often
+
+
+@dataclass(slots=True)
+class ConstraintCounters:
+    """Since the start."""
+
+    requests: int = 0
+    compiled: int = 0
+    compile_seconds: float = 0.0
+    mask_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Coming:
+    grammar: Grammar
+    future: "Future[LLMatcher] | Future[Matcher]"
+    until: float
+
+
+class Constraints:
+    """``prepare`` and ``arrived`` between steps, ``fill`` while the executor runs one, ``advance`` after it.
+
+    Nothing of this is loaded before the first constrained request.
+    """
+
+    def __init__(self, vocab: int, rows: int, threads: int, table: Callable[[], TokenTable] | None) -> None:
+        """``rows``: most that a step samples. ``table`` reads the vocabulary; None for an engine that has none."""
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="constraints")
+        self._known_table: TokenTable | None = None
+        self._read_table = table
+        self._cache = GrammarCache(self._thread, self._table)
+        self._custom = CustomConstraints(self._table)
+        self._grammars: Kind | None = None
+        self._threads = max(1, threads // 2)  # the executor's own are at work meanwhile
+        self._shape = rows, -(-vocab // 32)
+        self._masks: UInt32 | None = None
+        self._coming: dict[str, _Coming] = {}
+        self._counters = ConstraintCounters()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a request waits for its constraint."""
+        return bool(self._coming)
+
+    def counters(self) -> ConstraintCounters:
+        counters = self._counters
+        counters.compiled, counters.compile_seconds = self._cache.compiled, self._cache.seconds
+        return counters
+
+    def prepare(self, request_id: str, grammar: Grammar, prompt: Sequence[int]) -> None:
+        """Begins to make ready what ``request_id`` needs; ``arrived`` tells of it."""
+        future: Future[LLMatcher] | Future[Matcher]
+        if grammar.kind == "constraint":
+            future = self._thread.submit(self._custom.start, grammar, prompt)
+        else:
+            future = self._cache.ask(grammar)
+        self._coming[request_id] = _Coming(grammar, future, time.monotonic() + READY_SECONDS)
+
+    def forget(self, request_id: str) -> None:
+        """The request has ended; ids that do not wait are ignored."""
+        self._coming.pop(request_id, None)
+
+    def arrived(self) -> Iterator[tuple[str, Matcher | TrimaranError]]:
+        """Requests that need not wait any more: each with its matcher, or with why it has none."""
+        now = time.monotonic()
+        for request_id, coming in list(self._coming.items()):
+            if coming.future.done():
+                del self._coming[request_id]
+                yield request_id, self._outcome(coming)
+            elif now >= coming.until:
+                del self._coming[request_id]
+                field = coming.grammar.field
+                why = f"{field} was not compiled within {READY_SECONDS:g} s; make it simpler"
+                yield request_id, RequestError(why, param=field, code="grammar_timeout")
+
+    def nap(self) -> None:
+        """Waits for the next to arrive, but not for long."""
+        futures: list[Future[Any]] = [coming.future for coming in self._coming.values()]
+        wait(futures, _NAP_SECONDS, FIRST_COMPLETED)
+
+    def fill(self, matchers: Sequence[Matcher]) -> UInt32:
+        """A row of bits for each matcher, valid until the next call; those that have an error are not looked at."""
+        begun = time.perf_counter()
+        if self._masks is None:
+            self._masks = np.zeros(self._shape, np.uint32)
+        masks = self._masks[: len(matchers)]
+        for kind, rows in _by_kind(matchers).items():
+            kind.fill([matchers[row] for row in rows], rows, masks)
+        self._counters.mask_seconds += time.perf_counter() - begun
+        return masks
+
+    def advance(self, matchers: Sequence[Matcher], tokens: Sequence[int]) -> None:
+        """Moves each matcher by a token that its mask has let through."""
+        begun = time.perf_counter()
+        for kind, rows in _by_kind(matchers).items():
+            kind.advance([matchers[row] for row in rows], [tokens[row] for row in rows])
+        self._counters.mask_seconds += time.perf_counter() - begun
+
+    def close(self) -> None:
+        """Compiles nothing more."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _outcome(self, coming: _Coming) -> Matcher | TrimaranError:
+        error = coming.future.exception()
+        if error is not None:
+            if isinstance(error, TrimaranError):
+                return error
+            log.error("a grammar could not be compiled", exc_info=error)
+            return ConstraintError(f"{coming.grammar.field} could not be compiled: {type(error).__name__}")
+        found = coming.future.result()
+        self._counters.requests += 1
+        if isinstance(found, Matcher):
+            return found
+        if self._grammars is None:
+            from trimaran.engine.constraints.grammars import Grammars  # loaded long since, by the thread
+
+            self._grammars = Grammars(self._threads)
+        return Matcher(self._grammars, found.deep_copy(), coming.grammar.field)
+
+    def _table(self) -> TokenTable:
+        if self._read_table is None:
+            raise UnsupportedError("this engine has no vocabulary, so it takes no grammars")
+        if self._known_table is None:
+            self._known_table = self._read_table()
+        return self._known_table
+
+
+def _by_kind(matchers: Sequence[Matcher]) -> dict[Kind, list[int]]:
+    places: dict[Kind, list[int]] = {}
+    for place, matcher in enumerate(matchers):
+        places.setdefault(matcher.kind, []).append(place)
+    return places

@@ -1,0 +1,132 @@
+"""Grammars, compiled and followed by llguidance (https://github.com/guidance-ai/llguidance)."""
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
+from llguidance.gbnf_to_lark import any_to_lark
+
+from trimaran.base.errors import RequestError
+from trimaran.base.grammar import Grammar
+from trimaran.engine.constraints.matcher import Matcher, UInt32
+
+_MAX_LEXER_STATES = 50_000  # of 1 to 2 kB, which a long answer in an awkward grammar makes
+_UNENFORCED = re.compile(r"Unimplemented keys: \[(.*)\]")
+
+
+def compile_grammar(grammar: Grammar, tokenizer: LLTokenizer) -> LLMatcher:
+    """A matcher at the beginning of ``grammar``, to be copied for each request.
+
+    Raises ``RequestError`` that names the grammar's field, and the feature if it has one that cannot be enforced.
+    """
+    limits = LLParserLimits(max_lexer_states=_MAX_LEXER_STATES, verbose_errors=False)
+    matcher = LLMatcher(tokenizer, _text_of(grammar), log_level=0, limits=limits)
+    if matcher.is_error():
+        raise _refusal(grammar.field, matcher.get_error())
+    return matcher
+
+
+class Grammars:
+    """The kind of all matchers of grammars."""
+
+    def __init__(self, threads: int) -> None:
+        self._executor = LLExecutor(threads)
+
+    def advance(self, matchers: Sequence[Matcher], tokens: Sequence[int]) -> None:
+        """See ``Kind``."""
+        pairs = [(matcher.state, token) for matcher, token in zip(matchers, tokens, strict=True)]
+        for matcher, taken in zip(matchers, self._executor.consume_token_par(pairs), strict=True):
+            if not taken:
+                matcher.error = _trouble(matcher)
+            elif matcher.state.is_stopped():
+                matcher.finished = True
+
+    def fill(self, matchers: Sequence[Matcher], rows: Sequence[int], masks: UInt32) -> None:
+        """See ``Kind``."""
+        pairs = [(matcher.state, row) for matcher, row in zip(matchers, rows, strict=True)]
+        self._executor.unsafe_compute_mask_ptr(pairs, masks.ctypes.data, masks.strides[0], len(masks))
+        for matcher in matchers:
+            if matcher.state.is_error():
+                matcher.error = _trouble(matcher)
+
+
+def _trouble(matcher: Matcher) -> RequestError:
+    """A grammar that was fine may meet a limit on what following it may cost, anywhere in an answer."""
+    return RequestError(
+        f"{matcher.field}: the answer cannot go on, {_first_line(matcher.state.get_error())}",
+        param=matcher.field,
+        code="grammar_too_complex",
+    )
+
+
+def _text_of(grammar: Grammar) -> str:
+    """What llguidance compiles; raises ``RequestError``."""
+    match grammar.kind:
+        case "json_schema":
+            return LLMatcher.grammar_from_json_schema(_schema(grammar), overrides=_json_options(grammar.whitespace))
+        case "regex":
+            return LLMatcher.grammar_from_regex(grammar.text)
+        case "choice":
+            return LLMatcher.grammar_from_lark("start: " + " | ".join(map(json.dumps, _choices(grammar))))
+        case "lark":
+            return LLMatcher.grammar_from_lark(grammar.text)
+        case "ebnf":
+            try:
+                return LLMatcher.grammar_from_lark(any_to_lark(grammar.text))
+            except Exception as error:  # of a converter that says everything by whatever it runs into
+                raise RequestError(f"{grammar.field} is neither Lark nor GBNF: {error}", param=grammar.field) from None
+        case "constraint":
+            raise AssertionError("not a grammar")
+
+
+def _json_options(whitespace: str) -> Any:
+    """``lenient`` would skip what cannot be enforced, so a schema cannot ask for it."""
+    between: dict[str, Any] = {"whitespace_pattern": whitespace} if whitespace else {}
+    return {
+        "item_separator": ",",
+        "key_separator": ":",
+        "whitespace_flexible": False,
+        "lenient": False,
+        "coerce_one_of": False,
+        **between,
+    }
+
+
+def _schema(grammar: Grammar) -> dict[str, Any]:
+    schema = _parsed(grammar)
+    if isinstance(schema, bool):
+        return {} if schema else {"not": {}}
+    if not isinstance(schema, dict):
+        raise RequestError(f"{grammar.field} must be a JSON object", param=grammar.field)
+    return {key: value for key, value in schema.items() if key != "x-guidance"}
+
+
+def _choices(grammar: Grammar) -> list[str]:
+    choices = _parsed(grammar)
+    if not (isinstance(choices, list) and choices and all(isinstance(choice, str) and choice for choice in choices)):
+        raise RequestError(f"{grammar.field} must be a list of strings that are not empty", param=grammar.field)
+    return choices
+
+
+def _parsed(grammar: Grammar) -> Any:
+    try:
+        return json.loads(grammar.text)
+    except (ValueError, RecursionError) as error:
+        raise RequestError(f"{grammar.field} is not valid JSON: {error}", param=grammar.field) from None
+
+
+def _refusal(field: str, why: str) -> RequestError:
+    if found := _UNENFORCED.search(why):
+        return RequestError(
+            f"{field} uses {found[1]}, which cannot be enforced", param=field, code="unsupported_grammar"
+        )
+    return RequestError(f"{field} cannot be enforced: {_first_line(why)}", param=field, code="unsupported_grammar")
+
+
+def _first_line(text: str) -> str:
+    """The first line and, where a parser points at a place, the reason after it."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    reasons = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    return "; ".join([lines[0][:300] if lines else "no reason given", *reasons[:1]])

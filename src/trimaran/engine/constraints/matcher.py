@@ -1,0 +1,39 @@
+"""Where a request stands in what constrains it, and what a kind of constraint does for all requests of a step."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from trimaran.base.errors import TrimaranError
+
+UInt32 = npt.NDArray[np.uint32]
+NO_MASKS: UInt32 = np.zeros((0, 0), np.uint32)
+
+
+class Kind(Protocol):
+    """Advances and masks matchers, all of a step in one call. It raises nothing: a matcher's ``error`` says what
+    went wrong with it, and the others go on."""
+
+    def advance(self, matchers: Sequence["Matcher"], tokens: Sequence[int]) -> None:
+        """Each matcher's answer has one more token; those whose answer is complete are ``finished``."""
+        ...
+
+    def fill(self, matchers: Sequence["Matcher"], rows: Sequence[int], masks: UInt32) -> None:
+        """Writes rows of ``masks`` ``[rows, ceil(vocab / 32)]``: bit ``i % 32`` of word ``i // 32`` lets token ``i``
+        come next."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Matcher:
+    """One request's place in its constraint. It moves with tokens that were committed, so that it outlives preemption;
+    nothing else of the request enters."""
+
+    kind: Kind
+    state: Any  # belongs to ``kind``
+    field: str  # where the client wrote the constraint
+    finished: bool = False  # nothing can follow: the answer is complete
+    error: TrimaranError | None = None
