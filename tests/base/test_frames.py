@@ -1,3 +1,4 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,3 +14,8 @@ def test_messages_survive_any_cut_of_the_stream(messages, cuts):
         heard += unframer.feed(stream[place : place + cut])
         place += cut
     assert heard == messages
+
+
+def test_a_length_that_no_message_has_ends_the_stream():
+    with pytest.raises(ConnectionError, match="4,294,967,295 bytes"):
+        Unframer().feed(b"\xff" * 5)

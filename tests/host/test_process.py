@@ -179,7 +179,7 @@ import socket, sys, time, msgspec
 from trimaran.base.frames import frame
 from trimaran.base.messages import FromEngineBatch, Started
 line = socket.socket(fileno=int(sys.argv[1]))
-started = Started("m", "", 1, 1, "", "", "", "", 1, [], 16, 0, 0)
+started = Started("m", "", 1, 1, "", "", "", "", 1, [], 16, 0, 0, "")
 line.sendall(frame(msgspec.msgpack.encode(FromEngineBatch([started]))))
 time.sleep(600)
 """,
@@ -188,9 +188,21 @@ import socket, sys, msgspec
 from trimaran.base.frames import frame
 from trimaran.base.messages import Beat, FromEngineBatch, Started
 line = socket.socket(fileno=int(sys.argv[1]))
-for message in [Started("m", "", 1, 1, "", "", "", "", 1, [], 16, 0, 0), *[Beat()] * 300]:
+for message in [Started("m", "", 1, 1, "", "", "", "", 1, [], 16, 0, 0, ""), *[Beat()] * 300]:
     line.sendall(frame(msgspec.msgpack.encode(FromEngineBatch([message]))))
 sys.exit(3)
+""",
+    "closes": """
+import os, socket, sys, time, msgspec
+from trimaran.base.frames import frame
+from trimaran.base.messages import FromEngineBatch, Started
+line = socket.socket(fileno=int(sys.argv[1]))
+started = Started("m", "", 1, 1, "", "", "", "", 1, [], 16, 0, 0, "")
+line.sendall(frame(msgspec.msgpack.encode(FromEngineBatch([started]))))
+line.sendall(b"\\xff" * 5 if "NONSENSE" in os.environ else b"")
+if "NONSENSE" not in os.environ:
+    line.close()
+time.sleep(600)
 """,
     "ignores_sigterm": "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)",
 }
@@ -257,6 +269,28 @@ async def test_a_worker_that_does_not_read_is_stopped_by_force(worker, monkeypat
     await process.start(60)
     assert await process.stop(0) == -signal.SIGTERM
     assert gone(process.pid)
+
+
+@pytest.mark.parametrize("nonsense", [False, True])
+async def test_a_worker_that_lives_on_behind_a_closed_or_broken_line_is_ended(worker, monkeypatch, nonsense):
+    monkeypatch.setattr("trimaran.host.process.KILL_GRACE", 0.2)
+    if nonsense:
+        monkeypatch.setenv("NONSENSE", "1")
+    process = EngineProcess({}, module=worker("closes"))
+    with pytest.raises(EngineDiedError, match="SIGKILL"):
+        async with asyncio.timeout(20):
+            await process.start(60)
+            await anext(process)
+    assert gone(process.pid)
+
+
+async def test_what_is_too_long_for_one_message_is_sent_in_several(monkeypatch):
+    async with engine() as process:
+        monkeypatch.setattr("trimaran.host.process.MAX_MESSAGE", 1000)
+        requests = [Submit(str(i), [1] * 100, SamplingParams(max_tokens=1)) for i in range(40)]
+        await process.send(*requests)
+        messages = await until_end(process, *(request.id for request in requests))
+        assert {m.id for m in messages if isinstance(m, Tokens)} == {request.id for request in requests}
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, None])

@@ -1,10 +1,13 @@
 """The host's end of the stream to a worker."""
 
 import asyncio
+import logging
 import time
 from collections import deque
 
 from trimaran.base.frames import Unframer, frame
+
+log = logging.getLogger(__name__)
 
 MESSAGES_WAITING = 256  # read and not taken; more stay with the worker, which then waits
 
@@ -63,7 +66,11 @@ class Line(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.heard = time.monotonic()
-        self._messages += self._unframer.feed(data)
+        try:
+            self._messages += self._unframer.feed(data)
+        except ConnectionError as error:
+            log.error("the line to the engine is broken: %s", error)
+            self.close()
         if self._messages:
             self._arrived.set()
         if len(self._messages) > MESSAGES_WAITING and not self._draining and self._transport is not None:

@@ -26,6 +26,7 @@ import msgspec
 
 from trimaran.base import errors
 from trimaran.base.failures import error_of
+from trimaran.base.frames import MAX_MESSAGE
 from trimaran.base.messages import Failed, FromEngine, FromEngineBatch, Started, Stop, ToEngine, ToEngineBatch
 from trimaran.host.line import Line
 
@@ -51,7 +52,8 @@ class EngineProcess:
     """One worker process and the socket to it. Use it from one event loop.
 
     ``start``, then iterate over the object for batches of messages while ``send`` puts others in; ``stop`` ends the
-    iteration. When the worker dies unasked, the iteration delivers what had arrived and raises ``EngineDiedError``.
+    iteration. When the worker dies unasked, the iteration delivers what had arrived and raises ``EngineDiedError``; one
+    that closes its line, or says what is no message, is made to die.
     """
 
     def __init__(self, config: Mapping[str, Any], *, module: str = "trimaran.engine.worker") -> None:
@@ -104,7 +106,12 @@ class EngineProcess:
     async def send(self, *messages: ToEngine) -> None:
         """Sends messages in this order; raises ``EngineDiedError`` when the worker is gone."""
         assert self._line is not None, "not started"
-        if not await self._line.send(self._encoder.encode(ToEngineBatch(list(messages)))):
+        batch = self._encoder.encode(ToEngineBatch(list(messages)))
+        if len(batch) > MAX_MESSAGE and len(messages) > 1:
+            half = len(messages) // 2
+            await self.send(*messages[:half])
+            await self.send(*messages[half:])
+        elif not await self._line.send(batch):
             raise await self._death()
 
     def __aiter__(self) -> Self:
@@ -203,8 +210,11 @@ class EngineProcess:
         await self._exit
 
     async def _death(self) -> errors.EngineDiedError:
-        """How the worker ended; it has closed the line, so it has ended or is about to."""
+        """How the worker ended. It has closed the line, so it has ended or is about to, or else is made to."""
         assert self._exit is not None, "not started"
+        await asyncio.wait({self._exit}, timeout=KILL_GRACE)
+        if not self._exit.done():
+            self.kill()
         return (await asyncio.shield(self._exit)).error()
 
 
