@@ -1,7 +1,8 @@
 import pytest
 
 from trimaran import _probe
-from trimaran.bench.machine import ForeignLoad, Machine, cpu_name, usable_cores
+from trimaran.base.processor import cpu_name
+from trimaran.bench.machine import ForeignLoad, Machine, usable_cores
 
 
 @pytest.mark.parametrize(("threads", "passes"), [(0, 1), (1, 0), (1000, 1)])

@@ -9,6 +9,8 @@ from .running import NAME, eventually, running
 METRICS = {
     "trimaran_engine_restarts": "counter",
     "trimaran_engine_up": "gauge",
+    "trimaran_canary_checks": "counter",
+    "trimaran_canary_deviations": "counter",
     "trimaran_cached_tokens": "counter",
     "trimaran_generated_tokens": "counter",
     "trimaran_inter_token_seconds": "histogram",

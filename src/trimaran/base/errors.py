@@ -80,5 +80,9 @@ class ConstraintError(TrimaranError):
     """A constraint that somebody else wrote failed while it followed this request."""
 
 
+class CanaryError(TrimaranError):
+    """A prompt whose logits are known came out otherwise: weights, memory or processor cannot be trusted."""
+
+
 class EngineDiedError(TrimaranError):
     """The engine process ended or stopped answering; requests in flight are lost."""

@@ -105,6 +105,16 @@ class Started(msgspec.Struct, frozen=True, tag=True):
     weight_bytes: int
     kv_bytes: int
     identity: str  # what a cached page's bytes depend on, hashed: engines that share it make the same pages
+    canary: str = ""  # digest of the logits that are known; empty without a canary
+
+
+class Deviated(msgspec.Struct, frozen=True, tag=True):
+    """A prompt whose logits are known came out otherwise (``engine/canary.py``): every request ends with
+    ``CanaryError``, those that come later too. ``expected`` is a digest, ``found`` that or an error."""
+
+    cause: str
+    expected: str
+    found: str
 
 
 class Beat(msgspec.Struct, frozen=True, tag=True):
@@ -117,6 +127,8 @@ class Beat(msgspec.Struct, frozen=True, tag=True):
     preemptions: int = 0
     page_faults: int = 0  # entries of page tables that were not what they were made for
     leases_expired: int = 0  # leases of pages that ended by time, not by word
+    canary_checks: int = 0  # runs of the prompt whose logits are known, since the start
+    canary_deviations: int = 0  # of these, those that came out otherwise: the last one
     step_seconds: float = 0.0  # while there was a step to run
     executor_seconds: float = 0.0  # of these, while the executor had one; the rest is what Python costs
     constrained_requests: int = 0
@@ -129,7 +141,7 @@ class Beat(msgspec.Struct, frozen=True, tag=True):
     pages: list[CachePages] = []  # of each cache group
 
 
-FromEngine = Started | Tokens | Failed | Beat
+FromEngine = Started | Tokens | Failed | Deviated | Beat
 
 
 class ToEngineBatch(msgspec.Struct, frozen=True):

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import TracebackType
 
 from trimaran import _probe
+from trimaran.base.processor import cpu_name
 from trimaran.bench.processes import TICKS, cpu_seconds
 from trimaran.kernels.bounds import Bounds
 
@@ -54,17 +55,6 @@ class ForeignLoad:
 def usable_cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def cpu_name() -> str:
-    """The processor's name, with family and model where Linux tells them (cloud machines share names)."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    facts = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
-    name = facts.get("model name", platform.machine())
-    return f"{name} (family {facts['cpu family']}, model {facts['model']})" if "cpu family" in facts else name
 
 
 def _busy() -> float:

@@ -66,6 +66,11 @@ class Checkpoint:
         """SHA-256 (hex) that names the model: the manifest's digest where files are verified, else ``sampled``."""
         return self.sampled if self._opener.digest is None else self._opener.digest
 
+    @property
+    def verified(self) -> bool:
+        """True when ``digest`` stands for every byte of the files, once ``verify`` has returned."""
+        return self._opener.digest is not None
+
     @cached_property
     def sampled(self) -> str:
         """SHA-256 (hex) that tells models apart without reading them whole, verified or not.

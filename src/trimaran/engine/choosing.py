@@ -1,12 +1,12 @@
 """The tokens of a step: what its requests' samplers and constraints make of the logits."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from trimaran.base.messages import Token
 from trimaran.engine.constraints.constraints import Constraints
 from trimaran.engine.constraints.matcher import NO_MASKS, UInt32
-from trimaran.engine.request import Request
+from trimaran.engine.request import Look, Request
 from trimaran.engine.sampling import Asked, Sampling
 from trimaran.kernels.step import StepOutputs
 
@@ -18,6 +18,7 @@ class Question:
     asked: list[Asked]  # of each row; empty when the largest logit is all that is asked for
     constrained: list[Request]  # of these rows, those with a matcher, in order
     masks: UInt32  # of these, once they are filled
+    looked: list[tuple[int, Look]] = field(default_factory=list)  # rows that somebody looks at
 
 
 class Choosing:
@@ -29,8 +30,9 @@ class Choosing:
 
     def ask(self, requests: Sequence[Request]) -> Question:
         """``requests`` are those of the rows that give a token, in order."""
-        if not any(request.sampler is not None for request in requests):
+        if not any(request.sampler is not None or request.look is not None for request in requests):
             return Question([], [], NO_MASKS)
+        looked = [(row, request.look) for row, request in enumerate(requests) if request.look is not None]
         asked: list[Asked] = []
         constrained: list[Request] = []
         for request in requests:
@@ -39,7 +41,7 @@ class Choosing:
                 mask = len(constrained)
                 constrained.append(request)
             asked.append(Asked(request.sampler, request.sequence.total, mask))
-        return Question(asked, constrained, NO_MASKS)
+        return Question(asked, constrained, NO_MASKS, looked)
 
     def mask(self, question: Question) -> None:
         """Fills the masks. A matcher that cannot say what comes next has an ``error`` then."""
@@ -48,6 +50,9 @@ class Choosing:
 
     def answer(self, question: Question, outputs: StepOutputs) -> list[Token | None]:
         """A token for each row that gives one, None where there is none; matchers have moved on by theirs."""
+        for row, look in question.looked:
+            assert outputs.logits is not None
+            look(outputs.logits[row])
         tokens = self._sampling.tokens(outputs, question.asked, question.masks)
         if not question.constrained:
             return tokens

@@ -40,6 +40,9 @@ class EngineConfig:
     prefix_caching: bool = True
     share_prefixes: bool = True  # attention reads pages that sequences share once for all of them; same tokens
     page_tags: bool = True  # check before every step that its pages are its own
+    # Seconds between two runs of a prompt whose logits are known, by a worker; in any process it runs when the model is
+    # loaded. 0: never.
+    canary_interval: float = 0.0
     overlap: bool = True  # start a step, then send and receive; False: the plain loop, which waits for each step
     threads: int = 0  # 0: one per core that this process may use
     pin_threads: bool = False  # a core for each of them; in a worker process also for the thread of the loop
@@ -85,4 +88,5 @@ _LOWEST = {
     "kv_memory_bytes": 1,
     "threads": 0,
     "seed": 0,
+    "canary_interval": 0,
 }

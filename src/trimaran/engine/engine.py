@@ -14,7 +14,6 @@ from trimaran.base.failures import failure_of
 from trimaran.base.formats import CacheGroup
 from trimaran.base.messages import (
     Beat,
-    Failed,
     FinishReason,
     FromEngine,
     Started,
@@ -22,7 +21,6 @@ from trimaran.base.messages import (
     Token,
     Tokens,
 )
-from trimaran.base.sampling import SamplingParams
 from trimaran.engine.cache import KVCache
 from trimaran.engine.choosing import Choosing, Question
 from trimaran.engine.constraints.constraints import Constraints
@@ -34,7 +32,7 @@ from trimaran.engine.leases import Leases
 from trimaran.engine.limits import SchedulerLimits
 from trimaran.engine.parking import Parking
 from trimaran.engine.plan import StepPlan
-from trimaran.engine.request import Reception, Request
+from trimaran.engine.request import Look, Reception, Request
 from trimaran.engine.runner import Runner
 from trimaran.engine.sampling import Sampling
 from trimaran.engine.scheduler import Scheduler
@@ -123,6 +121,7 @@ class Engine:
         self._constraints = Constraints(info.vocab, limits.max_num_seqs, executor.threads, token_table)
         self._choosing = Choosing(sampling, self._constraints)
         self._requests: dict[str, Request] = {}
+        self._given_up: TrimaranError | None = None
         self._outbox: list[FromEngine] = []
         self._counters = _Counters()
 
@@ -152,9 +151,13 @@ class Engine:
         filled. Steps do nothing until it has come."""
         return not self._stirred and bool(self._requests) and not self._constraints.waiting
 
-    def submit(self, message: Submit) -> None:
-        """Queues a request; raises ``RequestError``, ``ContextLengthError`` or ``QueueFullError`` if it cannot."""
+    def submit(self, message: Submit, *, look: Look | None = None) -> None:
+        """Queues a request; raises ``RequestError``, ``ContextLengthError`` or ``QueueFullError`` if it cannot.
+
+        ``look`` is shown the logits of each of its tokens; nobody finds the pages of such a request.
+        """
         request = self._reception.take(message, self._requests)
+        request.look = look
         self._add(request)
 
     def cancel(self, request_id: str) -> None:
@@ -169,6 +172,13 @@ class Engine:
     def cancel_all(self) -> None:
         for request_id in list(self._requests):
             self.cancel(request_id)
+
+    def give_up(self, error: TrimaranError) -> None:
+        """Ends all requests with ``error``, and those that come later. Waits for a step that is running."""
+        self.finish()
+        self._given_up = error
+        for request in list(self._requests.values()):
+            self._fail(request, error)
 
     def step(self) -> list[FromEngine]:
         """Returns the messages of one step, those of ``cancel`` first.
@@ -235,16 +245,9 @@ class Engine:
             pages=self._cache.usage(self._scheduler.running),
         )
 
-    def warm_up(self) -> None:
-        """Produces a token the way every request does, then forgets that it did; raises what went wrong."""
-        self.submit(Submit("warm-up", [0], SamplingParams(max_tokens=1, ignore_eos=True)))
-        messages: list[FromEngine] = []
-        while not self.idle:
-            messages += self.step()
+    def forget_counts(self) -> None:
+        """Counts from zero again, as if nothing had run."""
         self._counters = _Counters()
-        for message in messages:
-            if isinstance(message, Failed):
-                raise NumericsError(f"the model cannot produce a token: {message.message}")
 
     def close(self) -> None:
         """Frees the executor's memory and threads; idempotent."""
@@ -312,6 +315,8 @@ class Engine:
 
     def _add(self, request: Request) -> None:
         """Queues a request, which waits for its constraint first if it has one."""
+        if self._given_up is not None:
+            raise self._given_up
         sequence = request.sequence
         grammar = sequence.sampling.grammar
         self._scheduler.add(sequence, held=grammar is not None)
@@ -381,6 +386,8 @@ class Engine:
             assert self._cache.unused, "pages were lost"
 
     def _drop(self, request: Request) -> None:
+        if request.look is not None:
+            self._cache.prefix.forget(request.sequence)
         self._scheduler.remove(request.sequence)
         self._constraints.forget(request.sequence.id)
         del self._requests[request.sequence.id]

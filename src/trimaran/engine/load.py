@@ -6,14 +6,19 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from trimaran.base.errors import ConfigError
+from msgspec import structs
+
+from trimaran.base.errors import ConfigError, NumericsError
 from trimaran.base.formats import KVFormat
-from trimaran.base.messages import CachePages, Role, Started
+from trimaran.base.messages import CachePages, Failed, FromEngine, Role, Started, Submit
+from trimaran.base.sampling import SamplingParams
 from trimaran.checkpoint import Checkpoint
+from trimaran.engine.canary import prove
 from trimaran.engine.config import EngineConfig
 from trimaran.engine.constraints.tokens import TokenTable, read_token_table
 from trimaran.engine.decoding import DecodeEngine
 from trimaran.engine.engine import Engine
+from trimaran.engine.known_answer import KnownAnswer
 from trimaran.engine.limits import SchedulerLimits
 from trimaran.engine.memory import available_memory
 from trimaran.engine.prefilling import PrefillEngine
@@ -42,7 +47,9 @@ def _load_null(config: EngineConfig) -> Engine:
     sizes = resolve_sizes(config, program.groups, kv_format, program.context, available_memory())
     executor = NullExecutor(program, {}, _options(config, sizes), config.null)
     eos_ids = frozenset() if config.null.eos_id is None else frozenset({config.null.eos_id})
-    return _start(config, sizes, executor, program, eos_ids, name="null", digest="null", weight_format="none")
+    return _start(
+        config, sizes, executor, program, eos_ids, name="null", digest="null", weight_format="none", verified=False
+    )
 
 
 def _token_table(config: EngineConfig, vocab: int, eos_ids: frozenset[int]) -> Callable[[], TokenTable] | None:
@@ -72,10 +79,18 @@ def _load_model(config: EngineConfig) -> Engine:
         del weights  # views of the mapped file; the executor has its own copy
         checkpoint.release()
         _verify(checkpoint, executor)
-        digest = checkpoint.digest
+        digest, verified = checkpoint.digest, checkpoint.verified
     name = config.served_name or path.stem
     return _start(
-        config, sizes, executor, program, model.eos_ids, name=name, digest=digest, weight_format=weight_format
+        config,
+        sizes,
+        executor,
+        program,
+        model.eos_ids,
+        name=name,
+        digest=digest,
+        weight_format=weight_format,
+        verified=verified,
     )
 
 
@@ -113,7 +128,9 @@ def _start(
     name: str,
     digest: str,
     weight_format: str,
+    verified: bool,
 ) -> Engine:
+    """``verified``: the digest stands for all bytes of the model."""
     meaning = (
         digest,
         weight_format,
@@ -166,7 +183,10 @@ def _start(
         token_table=_token_table(config, program.vocab, eos_ids),
     )
     try:
-        engine.warm_up()
+        _warm_up(engine)
+        if config.canary_interval:
+            known = KnownAnswer(identity) if verified and executor.name == "native" else None
+            engine.info = structs.replace(engine.info, canary=prove(engine, known))
     except BaseException:
         engine.close()
         raise
@@ -174,6 +194,18 @@ def _start(
 
 
 _KINDS: dict[Role, type[Engine]] = {"both": Engine, "prefill": PrefillEngine, "decode": DecodeEngine}
+
+
+def _warm_up(engine: Engine) -> None:
+    """Produces a token the way every request does, then forgets that it did; raises what went wrong."""
+    engine.submit(Submit("warm-up", [0], SamplingParams(max_tokens=1, ignore_eos=True)))
+    messages: list[FromEngine] = []
+    while not engine.idle:
+        messages += engine.step()
+    engine.forget_counts()
+    for message in messages:
+        if isinstance(message, Failed):
+            raise NumericsError(f"the model cannot produce a token: {message.message}")
 
 
 def _describe(weights: Mapping[str, Weight]) -> str:

@@ -1,7 +1,7 @@
 """From a ``Submit`` message to a request that can be scheduled, or to an error that says what is wrong with it."""
 
 import secrets
-from collections.abc import Container
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,9 @@ from trimaran.base.messages import Submit
 from trimaran.engine.constraints.matcher import Matcher
 from trimaran.engine.sampling import Sampling
 from trimaran.engine.sequence import Sequence
+from trimaran.kernels.step import Float32
+
+Look = Callable[[Float32], None]  # is shown the logits ``[vocab]`` of each token of a request
 
 
 @dataclass(slots=True)
@@ -23,6 +26,7 @@ class Request:
     stops: frozenset[int]
     last: int  # tokens of prompt and output at which it ends for length
     key: int  # of its draws: its seed, or a random number
+    look: Look | None = None
     matcher: Matcher | None = None  # of one with a grammar, before it runs
 
 

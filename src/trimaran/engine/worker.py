@@ -32,6 +32,7 @@ from trimaran.base.messages import (
     ToEngine,
     ToEngineBatch,
 )
+from trimaran.engine.canary import Canary
 from trimaran.engine.config import EngineConfig
 from trimaran.engine.engine import Engine
 from trimaran.engine.load import load_engine
@@ -113,7 +114,7 @@ class Stopping:
         self.at = at if self.at is None else min(self.at, at)
 
 
-def serve(engine: Engine, channel: Channel, stopping: Stopping) -> None:
+def serve(engine: Engine, channel: Channel, stopping: Stopping, canary: Canary | None = None) -> None:
     """Finish a step, receive, start the next one, send, until asked to stop and done with what runs."""
     channel.send([engine.info])
     beat = time.monotonic()
@@ -124,9 +125,14 @@ def serve(engine: Engine, channel: Channel, stopping: Stopping) -> None:
         engine.reap(time.monotonic())
         wait = max(0.0, beat - time.monotonic()) if engine.idle or engine.stalled else 0.0
         replies = [reply for message in channel.receive(wait) if (reply := take(engine, message, stopping))]
-        replies += engine.step()
+        if canary is None:
+            replies += engine.step()
+        else:
+            if stopping.at is None:
+                canary.turn(time.monotonic())
+            replies += canary.sift(engine.step())
         if time.monotonic() >= beat:
-            replies.append(engine.stats())
+            replies.append(engine.stats() if canary is None else canary.stats())
             beat = time.monotonic() + BEAT_SECONDS
         if replies:
             channel.send(replies)
@@ -188,7 +194,8 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGINT):  # until here they end the process at once
         signal.signal(number, lambda *_: stopping.ask(0.0))
     try:
-        serve(engine, channel, stopping)
+        canary = Canary(engine, engine.info.canary, config.canary_interval) if config.canary_interval else None
+        serve(engine, channel, stopping, canary)
     except ConnectionError:  # nobody listens any more
         return 1
     finally:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from trimaran.base import errors
-from trimaran.base.messages import Beat, Cancel, Failed, FromEngine, Started, Submit, ToEngine, Tokens
+from trimaran.base.messages import Beat, Cancel, Deviated, Failed, FromEngine, Started, Submit, ToEngine, Tokens
 from trimaran.host.process import EngineProcess
 from trimaran.server.metrics import Metrics
 
@@ -55,6 +55,7 @@ class EngineLink:
         self._launch = launch
         self._process: EngineProcess | None = None
         self._why_down = ""
+        self._deviated = ""  # why an engine that runs is not trusted
         self._stopping = False
         self._listeners: dict[str, Listener] = {}
         self._outbox: list[ToEngine] = []
@@ -67,9 +68,12 @@ class EngineLink:
             task.add_done_callback(self._ended)
 
     def submit(self, requests: Iterable[Submit], listener: Listener) -> None:
-        """Sends requests whose messages go to ``listener``; raises ``EngineDiedError`` while there is no engine."""
+        """Sends requests whose messages go to ``listener``; raises ``EngineDiedError`` while there is no engine,
+        ``CanaryError`` once it is not trusted any more."""
         if self._process is None:
             raise errors.EngineDiedError(self._why_down)
+        if self._deviated:
+            raise errors.CanaryError(self._deviated)
         for request in requests:
             self._listeners[request.id] = listener
             self._post(request)
@@ -84,6 +88,8 @@ class EngineLink:
         """Why no token can be made now, or ``None`` when the engine has made one and its loop is turning."""
         if self._process is None:
             return self._why_down
+        if self._deviated:
+            return self._deviated
         if (silent := self._process.silent_for) > SILENT_SECONDS:
             return f"the engine has not answered for {silent:.0f} s"
         return None
@@ -115,6 +121,7 @@ class EngineLink:
 
     def _up(self, process: EngineProcess) -> None:
         self._process = process
+        self._deviated = ""
         self.metrics.engine_started()
 
     def _down(self, why: str) -> None:
@@ -179,6 +186,9 @@ class EngineLink:
                     mail.setdefault(listener, []).append(message)
                 case Beat():
                     self.metrics.observe(message)
+                case Deviated(cause=cause, expected=expected, found=found):
+                    self._deviated = cause
+                    log.critical("%s (expected %s, found %s)", cause, expected, found)
                 case Started():
                     pass
         for listener, messages in mail.items():

@@ -85,6 +85,8 @@ def answer(error: BaseException) -> ErrorAnswer:
             )
         case errors.EngineDiedError():
             return ErrorAnswer(503, ErrorBody(text, SERVER, code="engine_unavailable"), {"retry-after": "1"})
+        case errors.CanaryError():
+            return ErrorAnswer(503, ErrorBody(text, SERVER, code="canary_deviated"))
         case errors.NumericsError():
             return ErrorAnswer(500, ErrorBody(text, SERVER, code="not_finite"))
         case errors.PageIntegrityError():

@@ -71,6 +71,14 @@ class Metrics:
             "page_faults": Counter(
                 "trimaran_page_faults", "Cache pages that were not what a sequence expected", registry=registry
             ),
+            "canary_checks": Counter(
+                "trimaran_canary_checks", "Runs of the prompt whose logits are known", registry=registry
+            ),
+            "canary_deviations": Counter(
+                "trimaran_canary_deviations",
+                "Runs of the prompt whose logits are known that came out otherwise",
+                registry=registry,
+            ),
             "leases_expired": Counter(
                 "trimaran_page_leases_expired",
                 "Leases of cache pages whose transfer was not heard of in time",

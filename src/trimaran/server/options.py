@@ -88,6 +88,9 @@ class ServeOptions:
     block_size: Positive = option(16, "tokens in a cache page, a multiple of 16", metavar="TOKENS")
     enable_prefix_caching: bool = option(True, "reuse the cache of prompts that begin alike")
     page_tags: bool = option(True, "check before every step that each sequence reads and writes its own pages only")
+    canary_interval: Annotated[float, msgspec.Meta(ge=0)] = option(
+        60.0, "seconds between two runs of a prompt whose logits are known; 0: no such check", metavar="SECONDS"
+    )
     seed: int | None = option(None, "makes requests without a seed repeatable; default: they differ", metavar="SEED")
     executor: str = option("native", "what computes", choices=("native", "reference", "null"))
     threads: NotNegative = option(0, "compute threads; 0: one per core", metavar="N")

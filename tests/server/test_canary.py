@@ -1,0 +1,54 @@
+"""An engine that is not trusted any more: everybody is told, nobody is served, the cause is named."""
+
+import openai
+import pytest
+
+from trimaran.host.process import EngineProcess
+from trimaran.kernels.null import NullModel
+
+from .byte_model import VOCAB
+from .running import NAME, eventually, running
+
+SLOW = NullModel(vocab=VOCAB, context=2048, step_seconds=0.002)
+LONG = {"model": NAME, "prompt": "x", "max_tokens": 1500, "extra_body": {"ignore_eos": True}}
+
+
+def test_a_deviation_ends_streams_and_readiness(byte_model, monkeypatch, caplog):
+    monkeypatch.setattr(
+        "trimaran.server.run.EngineProcess", lambda config: EngineProcess(config, module="tests.server.aging_worker")
+    )
+    with (
+        running(byte_model, null=SLOW, engine={"canary_interval": 0.3}) as server,
+        openai.OpenAI(base_url=server.url + "/v1", api_key="unused", max_retries=0) as client,
+    ):
+        assert server.http.get("/ready").status_code == 200
+        stream = client.completions.create(**LONG, stream=True)
+        with pytest.raises(openai.APIError) as caught:
+            list(stream)
+        assert caught.value.code == "canary_deviated"
+
+        ready = server.http.get("/ready")
+        assert ready.status_code == 503
+        assert "the canary, a prompt whose logits are known" in ready.json()["error"]["message"]
+        with pytest.raises(openai.InternalServerError) as refused:
+            client.completions.create(model=NAME, prompt="x")
+        assert (refused.value.status_code, refused.value.code) == (503, "canary_deviated")
+        assert server.http.get("/health").status_code == 200, "the process is alive, and says what is wrong"
+        assert server.metric("trimaran_engine_restarts_total") == 0
+        eventually(lambda: server.metric("trimaran_canary_deviations_total") == 1)
+        assert server.metric("trimaran_canary_checks_total") == 3
+        assert "expected" in caplog.text
+
+
+def test_no_alarm_while_requests_come_and_go(byte_model):
+    with (
+        running(byte_model, null=SLOW, engine={"canary_interval": 0.02}, max_num_seqs=4) as server,
+        openai.OpenAI(base_url=server.url + "/v1", api_key="unused", max_retries=0) as client,
+    ):
+        lone = client.completions.create(model=NAME, prompt="abc", max_tokens=50, temperature=0).choices[0].text
+        for _ in range(4):
+            again = client.completions.create(model=NAME, prompt="abc", max_tokens=50, temperature=0).choices[0].text
+            assert again == lone
+        eventually(lambda: server.metric("trimaran_canary_checks_total") > 4)
+        assert server.metric("trimaran_canary_deviations_total") == 0
+        assert server.http.get("/ready").status_code == 200
