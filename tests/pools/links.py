@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from trimaran.base.errors import ConfigError
 from trimaran.pools.hello import Hello
 from trimaran.pools.key import PoolKey
 from trimaran.pools.layout import layout_data
 from trimaran.pools.link import Arrival, Link, Listener, Transport
+from trimaran.pools.nixl import NixlTransport, load_nixl
 from trimaran.pools.shared_memory import SharedMemoryTransport
 from trimaran.pools.tcp import TcpTransport
 from trimaran.pools.transfer import Message
@@ -24,7 +26,21 @@ Take = Callable[[Message, np.ndarray | None], Any]
 KEY = PoolKey("a key for tests that nobody should ever use")
 FRAME_BYTES = 1 << 16
 PATIENCE = 30.0  # seconds; nothing here should take one
-TRANSPORTS: dict[str, type[Any]] = {"tcp": TcpTransport, "shm": SharedMemoryTransport}
+TRANSPORTS: dict[str, type[Any]] = {"tcp": TcpTransport, "shm": SharedMemoryTransport, "nixl": NixlTransport}
+
+
+def _has_nixl() -> bool:
+    try:
+        load_nixl()
+    except ConfigError:
+        return False
+    return True
+
+
+NAMES = [
+    pytest.param(name, marks=pytest.mark.skipif(name == "nixl" and not _has_nixl(), reason="NIXL is not installed"))
+    for name in TRANSPORTS
+]
 
 
 def transport(name: str, key: PoolKey = KEY) -> Transport:

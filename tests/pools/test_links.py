@@ -14,10 +14,10 @@ from trimaran.pools.key import PoolKey
 from trimaran.pools.layout import layout_data
 from trimaran.pools.transfer import Abort, PageFrame, Refused, Taken
 
-from .links import FRAME_BYTES, TRANSPORTS, hello, pair, pump, receive, transport, wait_for
+from .links import FRAME_BYTES, NAMES, hello, pair, pump, receive, transport, wait_for
 from .transfers import EPOCH, LAYOUT, Receiver, sending, ticket, whole
 
-pytestmark = [pytest.mark.usefixtures("nothing_left"), pytest.mark.parametrize("name", TRANSPORTS)]
+pytestmark = [pytest.mark.usefixtures("nothing_left"), pytest.mark.parametrize("name", NAMES)]
 
 
 def frame(number: int, size: int) -> tuple[PageFrame, np.ndarray]:
@@ -72,7 +72,6 @@ def test_what_is_under_way_is_bounded_and_room_comes_back(name: str) -> None:
         for number, arrival in enumerate(came):
             assert arrival.data is not None
             assert arrival.data.tobytes() == frame(number, FRAME_BYTES)[1].tobytes()
-            arrival.free()
             arrival.free()
         left = sent - SLOTS
         while left:

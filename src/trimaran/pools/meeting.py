@@ -11,7 +11,7 @@ from functools import partial
 from typing import NamedTuple
 
 from trimaran.base.errors import PeerError
-from trimaran.pools.carriage import Carriage
+from trimaran.pools.carriage import SlotMemory, SlotWriter
 from trimaran.pools.handshake import meet
 from trimaran.pools.hello import Hello
 from trimaran.pools.key import PoolKey
@@ -37,10 +37,10 @@ class Meeting(NamedTuple):
 
 
 class Carrier(NamedTuple):
-    """How both sides come to the two ends of a carriage. Either raises ``TransferError``."""
+    """How both sides come to their ends of the receiver's memory. Either raises ``TransferError``."""
 
-    give: Callable[[Meeting], Carriage]  # the receiver's: it owns the memory
-    get: Callable[[Meeting], Carriage]  # the sender's
+    give: Callable[[Meeting], SlotMemory]
+    get: Callable[[Meeting], SlotWriter]
 
 
 class SocketTransport(ABC):
@@ -75,10 +75,13 @@ class SocketTransport(ABC):
             self.check_peer(connected)
             records, peer = meet(stream, self._key, hello, dialled=dialled, until=until)
             frame_bytes = peer.frame_bytes if dialled else hello.frame_bytes
+            met = Met(records, peer, frame_bytes)
             if self.carrier is None:
-                return Met(records, peer, frame_bytes, None)
-            get = self.carrier.get if dialled else self.carrier.give
-            return Met(records, peer, frame_bytes, get(Meeting(records, peer, frame_bytes, until)))
+                return met
+            meeting = Meeting(records, peer, frame_bytes, until)
+            if dialled:
+                return met._replace(writer=self.carrier.get(meeting))
+            return met._replace(memory=self.carrier.give(meeting))
         except BaseException:
             stream.close()
             raise

@@ -16,7 +16,7 @@ import sys
 import numpy as np
 
 from trimaran.base.errors import ConfigError, PeerError, TransferError
-from trimaran.pools.carriage import SLOTS, Carriage, UInt8
+from trimaran.pools.carriage import SLOTS, UInt8
 from trimaran.pools.key import PoolKey
 from trimaran.pools.meeting import Carrier, Meeting, SocketTransport
 
@@ -26,17 +26,19 @@ _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL if sys.plat
 
 
 class SharedMemory:
-    """See ``Carriage``; either end, which differ only in what they do with it."""
+    """See ``SlotMemory`` and ``SlotWriter``: the two ends differ only in what they do with it."""
+
+    one_sided = False  # what is written too late goes to memory that this link alone has had
 
     def __init__(self, descriptor: int, frame_bytes: int) -> None:
-        self.frame_bytes = frame_bytes
+        self._frame_bytes = frame_bytes
         self._bytes = np.frombuffer(mmap.mmap(descriptor, SLOTS * frame_bytes), np.uint8)
 
     def write(self, slot: int, data: UInt8) -> None:
         np.copyto(self.view(slot, data.nbytes), data)
 
     def view(self, slot: int, size: int) -> UInt8:
-        start = slot * self.frame_bytes
+        start = slot * self._frame_bytes
         return self._bytes[start : start + size]
 
     def close(self) -> None:
@@ -85,7 +87,7 @@ class SharedMemoryTransport(SocketTransport):
                 raise PeerError(f"shared memory is for processes of one user: theirs is {user}, ours is {os.geteuid()}")
 
 
-def _give(meeting: Meeting) -> Carriage:
+def _give(meeting: Meeting) -> SharedMemory:
     stream, size = meeting.records.stream, SLOTS * meeting.frame_bytes
     descriptor = _sealed_memory(size)
     try:
@@ -95,7 +97,7 @@ def _give(meeting: Meeting) -> Carriage:
         os.close(descriptor)
 
 
-def _get(meeting: Meeting) -> Carriage:
+def _get(meeting: Meeting) -> SharedMemory:
     stream, size = meeting.records.stream, SLOTS * meeting.frame_bytes
     _, descriptors, _, _ = stream.when_readable(
         lambda: socket.recv_fds(stream.socket, 1, 1, socket.MSG_CMSG_CLOEXEC), meeting.until

@@ -47,6 +47,21 @@ class Stream:
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
 
+    def end_writing(self) -> None:
+        """Lets the other side know that nothing more will come; what it still sends can be read. Idempotent."""
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_WR)
+
+    def drain(self, seconds: float) -> bool:
+        """Reads and drops until the other side has let go of the connection: True when it has, within ``seconds``."""
+        until, scrap = time.monotonic() + seconds, memoryview(bytearray(1 << 16))
+        try:
+            while self.when_readable(lambda: self.socket.recv_into(scrap), until):
+                pass
+        except TransferError:  # broken, which is as good as closed, or too late, which is not
+            return time.monotonic() < until
+        return True
+
     def close(self) -> None:
         """When no thread uses it any more; idempotent."""
         self.socket.close()

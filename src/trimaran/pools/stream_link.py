@@ -2,30 +2,34 @@
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
 
 from trimaran.base.errors import PeerError, TransferError, TrimaranError
-from trimaran.pools.carriage import SLOTS, Carriage
+from trimaran.pools.carriage import SLOTS, SlotMemory, SlotWriter
 from trimaran.pools.hello import Hello
-from trimaran.pools.link import MAX_WAITING, Arrival, UInt8
+from trimaran.pools.link import MAX_WAITING, STALL_SECONDS, Arrival, UInt8
 from trimaran.pools.records import Records
 from trimaran.pools.transfer import Answer, Count, Frame, Message, PageFrame
 from trimaran.pools.wake import Wake
 
 _NO_DATA = np.zeros(0, np.uint8)
+_KEPT: list[SlotMemory] = []  # memory that senders may still write to, though they do not answer any more
 
 
 class Met(NamedTuple):
-    """What a meeting gives. ``carriage``: None where pages go in the records themselves."""
+    """What a meeting gives. Where pages do not go in the records the sender has a ``writer``, the receiver a
+    ``memory``."""
 
     records: Records
     peer: Hello
     frame_bytes: int
-    carriage: Carriage | None
+    writer: SlotWriter | None = None
+    memory: SlotMemory | None = None
 
 
 class StreamLink:
@@ -97,19 +101,26 @@ class StreamLink:
 
     def _run(self, meet: Callable[[], Met], met: Callable[["StreamLink"], None] | None) -> None:
         try:
-            found = meet()
-        except (TrimaranError, OSError) as error:  # the latter: out of descriptors or memory
+            with self._failing():
+                self._begin(meet())
+            if met is not None:
+                met(self)
+            with self._failing():
+                if self._met is not None:
+                    self._write_all(self._met)
+        finally:
+            self._end_thread()
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Whatever ends a thread fails the link: the world's errors with their text, our own also with a traceback."""
+        try:
+            yield
+        except (TrimaranError, OSError) as error:
             self._fail(error)
-        else:
-            self._begin(found)
-        if met is not None:
-            met(self)
-        if self._met is not None:
-            try:
-                self._write_all(self._met)
-            except TransferError as error:
-                self._fail(error)
-        self._end_thread()
+        except BaseException as error:
+            self._fail(TransferError(f"the link failed by itself: {error!r}"))
+            raise
 
     def _begin(self, found: Met) -> None:
         with self._changed:
@@ -118,7 +129,7 @@ class StreamLink:
             if found.peer.role == "receiver":
                 self._slots = set(range(SLOTS))
             if self._closed:
-                found.records.stream.shutdown()
+                self._hang_up(found)
         threading.Thread(target=self._read, args=(found,), name="link reads", daemon=True).start()
         self._wake.set()
 
@@ -132,31 +143,35 @@ class StreamLink:
                 self._wake_if_starved()
             if slot is None:
                 found.records.write(_ENCODER.encode(Envelope(message)))
-            elif found.carriage is None:
+            elif found.writer is None:
                 found.records.write(_ENCODER.encode(Envelope(message, None, data.nbytes)), data)
                 self._free_slot(slot)
             else:
-                found.carriage.write(slot, data)
+                found.writer.write(slot, data)
                 found.records.write(_ENCODER.encode(Envelope(message, slot, data.nbytes)))
             del data
 
     def _read(self, found: Met) -> None:
-        inline = found.carriage is None and found.peer.role == "sender"
+        inline = found.memory is None and found.peer.role == "sender"
         decode = _FROM_SENDER.decode if found.peer.role == "sender" else _FROM_RECEIVER.decode
         try:
-            while True:
-                with self._changed:  # what is not taken waits on the other side
-                    self._changed.wait_for(lambda: self._has_place(inline) or self._failure is not None)
-                    if self._failure is not None:
-                        break
-                head, data = found.records.read(found.frame_bytes if inline else 0)
-                try:
-                    self._take(decode(head), data, found)
-                except msgspec.MsgspecError as error:
-                    raise TransferError(f"the other side sent what is no message: {error}") from None
-        except TransferError as error:
-            self._fail(error)
-        self._end_thread()
+            with self._failing():
+                while self._wait_for_place(inline):
+                    head, data = found.records.read(found.frame_bytes if inline else 0)
+                    try:
+                        self._take(decode(head), data, found)
+                    except msgspec.MsgspecError as error:
+                        raise TransferError(f"the other side sent what is no message: {error}") from None
+            if found.memory is not None and found.memory.one_sided and not found.records.stream.drain(STALL_SECONDS):
+                _KEPT.append(found.memory)  # for ever: it cannot be known when it would be safe to give back
+        finally:
+            self._end_thread()
+
+    def _wait_for_place(self, inline: bool) -> bool:
+        """What is not taken here waits on the other side. False: the link is over."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._has_place(inline) or self._failure is not None)
+            return self._failure is None
 
     def _has_place(self, inline: bool) -> bool:
         return len(self._inbox) < MAX_WAITING and not (inline and len(self._slots) >= SLOTS)
@@ -174,13 +189,13 @@ class StreamLink:
             self._put(Arrival(message, None, _nothing))
             return
         with self._changed:
-            if found.carriage is None:
+            if found.memory is None:
                 slot = next(each for each in range(SLOTS) if each not in self._slots)
             elif slot is None or slot >= SLOTS or slot in self._slots or envelope.size > found.frame_bytes:
                 raise TransferError("the other side wrote where it may not")
             self._slots.add(slot)
-        if found.carriage is not None:
-            data = found.carriage.view(slot, envelope.size)
+        if found.memory is not None:
+            data = found.memory.view(slot, envelope.size)
         self._put(Arrival(message, data, lambda: self._free_arrival(slot)))
 
     def _put(self, arrival: Arrival) -> None:
@@ -195,7 +210,7 @@ class StreamLink:
             if slot not in self._slots:
                 return
             self._slots.discard(slot)
-            if self._met is not None and self._met.carriage is not None and self._failure is None:
+            if self._met is not None and self._met.memory is not None and self._failure is None:
                 self._outbox.append((Freed(slot), None, _NO_DATA))
             self._changed.notify_all()
 
@@ -219,9 +234,16 @@ class StreamLink:
                 self._failure = error if isinstance(error, PeerError) else TransferError(str(error))
             self._outbox.clear()
             if self._met is not None:
-                self._met.records.stream.shutdown()
+                self._hang_up(self._met)
             self._changed.notify_all()
         self._wake.set()
+
+    def _hang_up(self, found: Met) -> None:
+        """Makes both threads end; where the sender writes to our memory by itself, not before it has let go."""
+        if found.memory is not None and found.memory.one_sided:
+            found.records.stream.end_writing()
+        else:
+            found.records.stream.shutdown()
 
     def _end_thread(self) -> None:
         """The last thread frees what both have used."""
@@ -230,8 +252,10 @@ class StreamLink:
             last = self._threads == 0
         if last and self._met is not None:
             self._met.records.stream.close()
-            if self._met.carriage is not None:
-                self._met.carriage.close()
+            if self._met.writer is not None:
+                self._met.writer.close()
+            if self._met.memory is not None and self._met.memory not in _KEPT:
+                self._met.memory.close()
 
 
 class Freed(msgspec.Struct, frozen=True, tag="freed", array_like=True):

@@ -1,0 +1,182 @@
+"""Links whose pages go by NIXL, which writes into the receiver's memory by the fastest way that it finds: RDMA between
+hosts that have it, else shared memory, copies between processes, or TCP. Everything else goes over a TCP link.
+
+NIXL and UCX below it do not know the deployment's key: whoever can reach their ports can try to write to the slots of a
+link. They can never reach pages, and what they write there is refused by its checksum unless it was made to fit; so
+their networks should be the deployment's own. Between addresses of this host UCX is kept to the loopback device.
+
+The package ``nixl`` chooses between builds for CUDA by importing torch if there is one. Here memory is the host's, for
+which any build will do, so the builds are tried themselves.
+"""
+
+import importlib
+import ipaddress
+import logging
+import os
+import secrets
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from trimaran.base.errors import ConfigError, TransferError
+from trimaran.pools.carriage import SLOTS, UInt8
+from trimaran.pools.key import PoolKey
+from trimaran.pools.link import STALL_SECONDS
+from trimaran.pools.meeting import Carrier, Meeting
+from trimaran.pools.tcp import TcpTransport
+
+_BUILDS = ("nixl_cu13", "nixl_cu12")
+_DEVICES = "UCX_NET_DEVICES"
+_IN_MEMORY = "DRAM"
+_PAUSE = 20e-6  # seconds between looks at a write that goes on
+
+_making_agents = threading.Lock()  # while it is held the environment may be another
+
+
+class NixlTransport(TcpTransport):
+    """Raises ``ConfigError`` where NIXL is not installed."""
+
+    name = "nixl"
+
+    def __init__(self, key: PoolKey) -> None:
+        super().__init__(key)
+        load_nixl()
+        self.carrier = Carrier(_Memory, _Writer)
+
+
+def load_nixl() -> Any:
+    """NIXL's Python module; raises ``ConfigError`` when none can be imported."""
+    failures = []
+    for name in _BUILDS:
+        try:
+            module = importlib.import_module(name)
+        except ImportError as error:
+            failures.append(str(error))
+            continue
+        logger = logging.getLogger("nixl")  # which NIXL has set to write to standard output
+        logger.handlers.clear()
+        logger.propagate = True
+        logger.setLevel(logging.WARNING)
+        return module
+    raise ConfigError(
+        f"the nixl transport needs NIXL, which is not installed ({'; '.join(failures)}): pip install 'trimaran[nixl]', "
+        "or without torch, which it does not need here, pip install --no-deps nixl-cu12"
+    )
+
+
+class _Offer(msgspec.Struct, frozen=True, array_like=True):
+    """Where the sender may write."""
+
+    metadata: bytes
+    base: int
+
+
+class _End:
+    """What both ends of a carriage have: an agent and memory that it knows."""
+
+    def __init__(self, meeting: Meeting, size: int) -> None:
+        self._frame_bytes = meeting.frame_bytes
+        self._memory = np.zeros(size, np.uint8)
+        with _as_transfer_error():
+            self._agent = _new_agent(_is_loopback(meeting))
+            region = (self._memory.ctypes.data, size, 0, "")
+            self._registered = self._agent.register_memory([region], _IN_MEMORY)
+
+    def close(self) -> None:
+        """The memory stays while views of it are held."""
+        agent, self._agent = self._agent, None
+        if agent is not None:
+            with _as_transfer_error():
+                agent.deregister_memory(self._registered)
+
+
+class _Memory(_End):
+    """See ``SlotMemory``. The memory is given back once the sender's process has let go of the link: until then a write
+    may be under way."""
+
+    one_sided = True
+
+    def __init__(self, meeting: Meeting) -> None:
+        super().__init__(meeting, SLOTS * meeting.frame_bytes)
+        offer = _Offer(self._agent.get_agent_metadata(), self._memory.ctypes.data)
+        meeting.records.write(msgspec.msgpack.encode(offer), seconds=meeting.until - time.monotonic())
+
+    def view(self, slot: int, size: int) -> UInt8:
+        start = slot * self._frame_bytes
+        return self._memory[start : start + size]
+
+
+class _Writer(_End):
+    """See ``SlotWriter``. Pages are copied to memory that NIXL knows, then written to the receiver's."""
+
+    def __init__(self, meeting: Meeting) -> None:
+        super().__init__(meeting, meeting.frame_bytes)
+        head, _ = meeting.records.read(0, meeting.until - time.monotonic())
+        try:
+            offer = msgspec.msgpack.decode(head, type=_Offer)
+        except msgspec.MsgspecError as error:
+            raise TransferError(f"{meeting.peer.name} has not said where to write: {error}") from None
+        self._base = offer.base
+        with _as_transfer_error():
+            self._remote = self._agent.add_remote_agent(offer.metadata)
+            self._agent.make_connection(self._remote)
+
+    def write(self, slot: int, data: UInt8) -> None:
+        np.copyto(self._memory[: data.nbytes], data)
+        until = time.monotonic() + STALL_SECONDS
+        with _as_transfer_error():
+            agent = self._agent
+            mine = agent.get_xfer_descs([(self._memory.ctypes.data, data.nbytes, 0)], _IN_MEMORY)
+            theirs = agent.get_xfer_descs([(self._base + slot * self._frame_bytes, data.nbytes, 0)], _IN_MEMORY)
+            handle = agent.initialize_xfer("WRITE", mine, theirs, self._remote)
+            try:
+                state = agent.transfer(handle)
+                while state == "PROC" and time.monotonic() < until:
+                    time.sleep(_PAUSE)
+                    state = agent.check_xfer_state(handle)
+            finally:
+                agent.release_xfer_handle(handle)
+        if state != "DONE":
+            raise TransferError(f"NIXL has not written {data.nbytes} bytes: {state}")
+
+
+def _new_agent(loopback: bool) -> Any:
+    """One for each link, so that none outlives it. Takes half a second."""
+    nixl = load_nixl()
+    name = f"trimaran-{secrets.token_hex(16)}"
+    with _making_agents, _devices("lo" if loopback else None):
+        return nixl.nixl_agent(name, nixl.nixl_agent_config(backends=["UCX"]))
+
+
+@contextmanager
+def _devices(only: str | None) -> Iterator[None]:
+    """Keeps agents that are made meanwhile to a network device, unless the user has named some."""
+    if only is None or _DEVICES in os.environ:
+        yield
+        return
+    os.environ[_DEVICES] = only
+    try:
+        yield
+    finally:
+        del os.environ[_DEVICES]
+
+
+@contextmanager
+def _as_transfer_error() -> Iterator[None]:
+    """NIXL's errors have no root of their own."""
+    try:
+        yield
+    except TransferError:
+        raise
+    except Exception as error:
+        raise TransferError(f"NIXL: {error}") from None
+
+
+def _is_loopback(meeting: Meeting) -> bool:
+    address = meeting.records.stream.socket.getpeername()[0]
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
