@@ -29,21 +29,29 @@ size_t padded_matrix_bytes(const std::string& format, int n, int k, bool paired,
   return Arena::padded(head ? planes_bytes(n, k) : matrix_bytes(weight_format(format), n, k, paired));
 }
 
-size_t padded_outlier_bytes(int matrices, int n, bool paired, const Array<int32_t, 1>& starts) {
+size_t all_outlier_rows(int matrices, int n, bool paired, const Array<int32_t, 1>& starts) {
   if (starts.shape(0) != size_t(matrices) * n + 1) throw std::invalid_argument("starts are one more than rows");
   const int strips = matrix_strips(n, paired);
   size_t rows = 0;
   for (int i = 0; i < matrices * strips; i++) {
     rows += outlier_rows(starts.data() + size_t(i / strips) * n, n, paired, i % strips);
   }
+  return rows;
+}
+
+size_t padded_outlier_bytes(int matrices, int n, bool paired, const Array<int32_t, 1>& starts) {
+  const size_t rows = all_outlier_rows(matrices, n, paired, starts);
+  const int strips = matrix_strips(n, paired);
   return Arena::padded((size_t(matrices) * strips + 1) * sizeof(uint32_t)) + Arena::padded(rows * sizeof(OutlierRow));
 }
 
 void construct(Program* self, const std::string& isa, int threads, int vocab, int max_rows, int max_sequences,
                int page_size, int max_positions, bool int8_activations, const std::string& kv, size_t weight_bytes,
-               bool share_prefixes) {
+               bool share_prefixes, const OptionalArray<uint8_t, 1>& packed) {
   const StepLimits limits{vocab, max_rows, max_sequences, page_size, max_positions};
-  new (self) Program({isa, threads, limits, int8_activations, kv_format(kv), share_prefixes, weight_bytes});
+  if (packed && packed->shape(0) != weight_bytes) throw std::invalid_argument("packed weights are of another size");
+  const uint8_t* lent = packed ? packed->data() : nullptr;
+  new (self) Program({isa, threads, limits, int8_activations, kv_format(kv), share_prefixes, weight_bytes, lent});
 }
 
 using OptionalHalves = OptionalArray<uint16_t, 2>;
@@ -62,7 +70,7 @@ void construct_weight(WeightView* self, const std::string& format, int count, in
   WeightView view{};
   view.format = f, view.n = n, view.k = k, view.count = count, view.data = data.data();
   const size_t groups = k / kGroup, terms = is_codebook(f) ? 1 : has_group_scales(f) ? groups : 0;
-  const bool sparse = outlier_starts.has_value();
+  const bool sparse = view.sparse = outlier_starts.has_value();
   bool good = data.shape(0) == rows && data.shape(1) == view.data_row_bytes() && fits(scale, terms) &&
               fits(minimum, f == WeightFormat::kInt4z ? groups : 0) &&
               fits(block_scale, f == WeightFormat::kFp8 ? shared_bytes(f, k) / 4 : 0) && fits(codebook, levels_of(f)) &&
@@ -87,7 +95,20 @@ void construct_weight(WeightView* self, const std::string& format, int count, in
   new (self) WeightView(view);
 }
 
+WeightView packed_weight(const std::string& format, int count, int n, int k, std::optional<size_t> outlier_rows) {
+  WeightView view{};
+  view.format = weight_format(format), view.n = n, view.k = k, view.count = count;
+  view.sparse = outlier_rows.has_value(), view.packed_outlier_rows = outlier_rows.value_or(0);
+  return view;
+}
+
+// Only a program whose weights are packed takes a matrix without numbers.
+void check_numbers(const Program& p, const WeightView& view) {
+  if (!view.data && !p.options().packed) throw std::invalid_argument("a weight without numbers");
+}
+
 int add_matrix(Program& p, const WeightView& view, bool paired, bool head) {
+  check_numbers(p, view);
   if (view.count != 1) throw std::invalid_argument("several matrices are a stack of experts");
   if (head && view.format != WeightFormat::kInt8) throw std::invalid_argument("an output head in two planes is int8");
   const nb::gil_scoped_release release;
@@ -95,6 +116,7 @@ int add_matrix(Program& p, const WeightView& view, bool paired, bool head) {
 }
 
 int add_experts(Program& p, const WeightView& view, bool paired) {
+  check_numbers(p, view);
   const nb::gil_scoped_release release;
   return p.add_experts(view, paired);
 }
@@ -257,6 +279,10 @@ auto profile_view(Program& p) {
   return nb::ndarray<nb::numpy, const double, nb::ndim<1>>(seconds.data(), {seconds.size()});
 }
 
+auto weights_view(const Program& p) {
+  return nb::ndarray<nb::numpy, const uint8_t, nb::ndim<1>>(p.weights(), {p.weight_bytes()});
+}
+
 auto greedy_view(const Program& p) {
   return nb::ndarray<nb::numpy, const int32_t, nb::ndim<1>>(p.greedy(), {size_t(p.options().limits.max_sequences)});
 }
@@ -272,6 +298,7 @@ NB_MODULE(_native, m) {
   m.doc() = "Trimaran's CPU executor.";
   m.attr("GROUP") = kGroup;
   m.attr("STRIP") = kStrip;
+  m.attr("PACKING_VERSION") = kPackingVersion;
   m.def("usable_isas", &isa_names, "Instruction sets of this build that this processor runs, best first.");
   m.def(
       "row_bytes", [](const std::string& f, int k) { return row_bytes(weight_format(f), k); }, nb::arg("fmt"),
@@ -281,6 +308,8 @@ NB_MODULE(_native, m) {
       nb::arg("head_dim"), "Bytes of one token's key and value of one kv head.");
   m.def("matrix_bytes", &padded_matrix_bytes, nb::arg("fmt"), nb::arg("n"), nb::arg("k"), nb::arg("paired"),
         nb::arg("head"), "Bytes that a packed matrix takes of a program's weight memory.");
+  m.def("outlier_rows", &all_outlier_rows, nb::arg("matrices"), nb::arg("n"), nb::arg("paired"),
+        nb::arg("starts").noconvert(), "Rows of outliers that some matrices need in all strips.");
   m.def("outlier_bytes", &padded_outlier_bytes, nb::arg("matrices"), nb::arg("n"), nb::arg("paired"),
         nb::arg("starts").noconvert(), "Bytes that the outliers beside the codebooks of some matrices take of it.");
 
@@ -305,13 +334,16 @@ NB_MODULE(_native, m) {
            nb::arg("outlier_columns").noconvert().none() = nb::none(),
            nb::arg("outlier_values").noconvert().none() = nb::none(), nb::keep_alive<1, 6>(), nb::keep_alive<1, 7>(),
            nb::keep_alive<1, 8>(), nb::keep_alive<1, 9>(), nb::keep_alive<1, 10>(), nb::keep_alive<1, 11>(),
-           nb::keep_alive<1, 12>(), nb::keep_alive<1, 13>());  // the arrays
+           nb::keep_alive<1, 12>(), nb::keep_alive<1, 13>())  // the arrays
+      .def_static("packed", &packed_weight, nb::kw_only(), nb::arg("fmt"), nb::arg("count"), nb::arg("n"), nb::arg("k"),
+                  nb::arg("outlier_rows").none(), "One that is packed already, for a program that was given `packed`.");
   nb::class_<HeadNormOp>(m, "HeadNorm", "RMS norm of queries or keys; weight -1: none.")
       .def(nb::init<int, float, bool>(), nb::arg("weight"), nb::arg("eps"), nb::arg("whole"));
   nb::class_<Program>(m, "Program", "Buffers, packed weights and ops, built once and run once per step.")
       .def("__init__", &construct, nb::kw_only(), nb::arg("isa"), nb::arg("threads"), nb::arg("vocab"),
            nb::arg("max_rows"), nb::arg("max_sequences"), nb::arg("page_size"), nb::arg("max_positions"),
-           nb::arg("int8_activations"), nb::arg("kv_format"), nb::arg("weight_bytes"), nb::arg("share_prefixes") = true)
+           nb::arg("int8_activations"), nb::arg("kv_format"), nb::arg("weight_bytes"), nb::arg("share_prefixes") = true,
+           nb::arg("packed").noconvert().none() = nb::none(), nb::keep_alive<1, 13>())
       .def("add_group", &Program::add_group, nb::arg("num_pages"), nb::arg("window"))
       .def("tag_pages", &tag_pages, nb::arg("group"), nb::arg("tags").noconvert(), nb::arg("owners").noconvert(),
            "Steps say from now on what they expect of the group's pages; the arrays must outlive the program.")
@@ -419,6 +451,8 @@ NB_MODULE(_native, m) {
            "Fills pages with rows of bytes in this executor's format.")
       .def("profile", &profile_view, nb::rv_policy::reference_internal,
            "Times every op from now on: seconds of the last step by op, as one view for ever. Call after finish().")
+      .def("weights_view", &weights_view, nb::rv_policy::reference_internal,
+           "The packed weights; as `packed` they are those of a program that is built alike.")
       .def("greedy_view", &greedy_view, nb::rv_policy::reference_internal,
            "Arg-max ids of the last step, as one view for ever.")
       .def("logits_view", &logits_view, nb::rv_policy::reference_internal,

@@ -38,14 +38,15 @@ int Program::add_experts(const WeightView& view, bool paired) {
   const int strips = matrix_strips(view.n, paired);
   const size_t bytes = matrix_bytes(view.format, view.n, view.k, paired);
   auto* data = weights_.take<uint8_t>(experts * bytes);
-  team_.run([&](Team::Member& m) {
-    team_.share(m, experts * strips, 4, [&](int first, int end) {
-      for (int i = first; i < end; i++) {
-        const int e = i / strips, strip = i % strips;
-        pack_strips(view.from_row(size_t(e) * view.n), paired, strip, strip + 1, data + e * bytes);
-      }
-    });
-  });
+  const auto pack = [&](int first, int end) {
+    for (int i = first; i < end; i++) {
+      const int e = i / strips, strip = i % strips;
+      pack_strips(view.from_row(size_t(e) * view.n), paired, strip, strip + 1, data + e * bytes);
+    }
+  };
+  if (!weights_.lent()) {
+    team_.run([&](Team::Member& m) { team_.share(m, experts * strips, 4, pack); });
+  }
   Matrix one{view.format, view.n, view.k, paired, strips, strip_bytes(view.format, view.k), data, nullptr, {}, {}};
   add_outliers(view, one);
   stacks_.push_back({one, experts, bytes});

@@ -31,6 +31,9 @@
 
 namespace trimaran {
 
+// Raised by whoever changes a byte of what is packed: packed weights that were kept are of no use then.
+constexpr int kPackingVersion = 1;
+
 struct WeightView {  // canonical arrays, row-major; null where the format has none
   WeightFormat format;
   int n, k;
@@ -42,6 +45,8 @@ struct WeightView {  // canonical arrays, row-major; null where the format has n
   const int32_t* outlier_starts;    // [n + 1], of outlier_columns and outlier_values; may be null
   const int32_t* outlier_columns;
   const uint16_t* outlier_values;
+  bool sparse;                 // has outliers
+  size_t packed_outlier_rows;  // of one that is packed already, and so has no arrays: rows of outliers in all strips
 
   WeightView from_row(size_t row) const;
   size_t data_row_bytes() const;

@@ -14,7 +14,8 @@ namespace trimaran {
 Program::Program(const ProgramOptions& options)
     : options_(options),
       kernels_(find_kernels(options.isa)),
-      weights_(options.weight_bytes),
+      weights_(options.packed ? WeightMemory(options.packed, options.weight_bytes)
+                              : WeightMemory(options.weight_bytes)),
       greedy_(options.limits.max_sequences),
       team_(options.threads) {}
 
@@ -26,9 +27,11 @@ int Program::add_buffer(int width, bool logits_rows) {
 int Program::add_matrix(const WeightView& view, bool paired) {
   const int strips = matrix_strips(view.n, paired);
   auto* data = weights_.take<uint8_t>(matrix_bytes(view.format, view.n, view.k, paired));
-  team_.run([&](Team::Member& m) {
-    team_.share(m, strips, 4, [&](int first, int end) { pack_strips(view, paired, first, end, data); });
-  });
+  if (!weights_.lent()) {
+    team_.run([&](Team::Member& m) {
+      team_.share(m, strips, 4, [&](int first, int end) { pack_strips(view, paired, first, end, data); });
+    });
+  }
   Matrix made{view.format, view.n, view.k, paired, strips, strip_bytes(view.format, view.k), data, nullptr, {}, {}};
   add_outliers(view, made);
   matrices_.push_back(made);
@@ -36,15 +39,16 @@ int Program::add_matrix(const WeightView& view, bool paired) {
 }
 
 void Program::add_outliers(const WeightView& view, Matrix& one) {
-  if (!view.outlier_starts) return;
+  if (!view.sparse) return;
   const auto of = [&](int i) { return view.from_row(size_t(i) * view.n); };
-  size_t rows = 0;
-  for (int i = 0; i < view.count; i++) {
+  size_t rows = view.packed_outlier_rows;
+  for (int i = 0; i < view.count && !weights_.lent(); i++) {
     for (int s = 0; s < one.strips; s++) rows += outlier_rows(of(i).outlier_starts, view.n, one.paired, s);
   }
   auto* starts = weights_.take<uint32_t>(size_t(view.count) * one.strips + 1);
   auto* outliers = weights_.take<OutlierRow>(rows);
   one.outlier_starts = starts, one.outliers = outliers;
+  if (weights_.lent()) return;
   uint32_t first = 0;
   for (int i = 0; i < view.count; i++, starts += one.strips) {  // where one matrix ends the next begins
     first = pack_outliers(of(i), one.paired, one.strips, first, starts, outliers);
@@ -55,9 +59,11 @@ int Program::add_head(const WeightView& view) {
   const int strips = strip_count(view.n);
   auto* high = weights_.take<uint8_t>(planes_bytes(view.n, view.k));
   uint8_t* low = high + strips * high_strip_bytes(view.k);
-  team_.run([&](Team::Member& m) {
-    team_.share(m, strips, 4, [&](int first, int end) { pack_planes(view, first, end, high, low); });
-  });
+  if (!weights_.lent()) {
+    team_.run([&](Team::Member& m) {
+      team_.share(m, strips, 4, [&](int first, int end) { pack_planes(view, first, end, high, low); });
+    });
+  }
   matrices_.push_back({view.format, view.n, view.k, false, strips, high_strip_bytes(view.k), high, low, {}, {}});
   return int(matrices_.size()) - 1;
 }
@@ -65,7 +71,7 @@ int Program::add_head(const WeightView& view) {
 int Program::add_vector(const float* data, int n, bool paired) {
   const int strips = matrix_strips(n, paired);
   float* v = weights_.take<float>(size_t(strips) * kStrip);
-  for (int i = 0; i < strips * kStrip; i++) {
+  for (int i = 0; i < strips * kStrip && !weights_.lent(); i++) {
     const int row = strip_row(n, paired, i / kStrip, i % kStrip);
     if (row >= 0) v[i] = data[row];
   }

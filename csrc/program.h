@@ -17,6 +17,7 @@
 #include "sampler.h"
 #include "step.h"
 #include "team.h"
+#include "weight_memory.h"
 
 namespace trimaran {
 
@@ -26,8 +27,9 @@ struct ProgramOptions {
   StepLimits limits;
   bool int8_activations;
   KvFormat kv_format;
-  bool share_prefixes;  // pages that several sequences share are read once for all of them
-  size_t weight_bytes;  // of all matrices and vectors, each rounded up by Arena::padded
+  bool share_prefixes;              // pages that several sequences share are read once for all of them
+  size_t weight_bytes;              // of all matrices and vectors, each rounded up by Arena::padded
+  const uint8_t* packed = nullptr;  // where they lie packed already, as weights() of an equal program gave them
 };
 
 // Ops name buffers, matrices, vectors and ropes by the ids that the add_ functions returned; -1 is none.
@@ -105,6 +107,7 @@ class Program {
   explicit Program(const ProgramOptions& options);
 
   int add_buffer(int width, bool logits_rows);
+  // Matrices and vectors that are packed already come without numbers.
   int add_matrix(const WeightView& view, bool paired);
   // An int8 matrix in two planes: for the linear that makes the logits, and for embeddings. It takes int8 activations.
   int add_head(const WeightView& view);
@@ -164,6 +167,7 @@ class Program {
   float* logits() const { return reinterpret_cast<float*>(logits_.data()); }
   int logits_stride() const { return round_up(options_.limits.vocab, kStrip); }
   const ProgramOptions& options() const { return options_; }
+  const uint8_t* weights() const { return weights_.data(); }
   size_t weight_bytes() const { return weights_.used(); }
   size_t kv_bytes() const;
 
@@ -298,7 +302,8 @@ class Program {
   std::vector<float> q_inverse_, k_inverse_;  // by row, of the running attention
   std::vector<Worker> workers_;
   std::vector<ExpertWorker> expert_workers_;
-  Arena weights_, scratch_, expert_scratch_;
+  WeightMemory weights_;
+  Arena scratch_, expert_scratch_;
   std::vector<GroupLimits> group_limits_;
   std::vector<Group> groups_;
   std::vector<HeadsCache> heads_;

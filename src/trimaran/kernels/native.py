@@ -16,6 +16,7 @@ from trimaran.kernels.native_assembly import Assembly
 from trimaran.kernels.native_core import _native
 from trimaran.kernels.native_profile import Profile
 from trimaran.kernels.native_shapes import check_shapes
+from trimaran.kernels.packed_weights import Packed
 from trimaran.kernels.page_tags import PageTags, check_expected
 from trimaran.kernels.program import Program
 from trimaran.kernels.step import ExecutorOptions, Int32, StepInputs, StepOutputs, UInt8
@@ -32,17 +33,25 @@ class NativeExecutor:
     """Runs a program on the CPU, with AVX-512 VNNI, AVX-VNNI, AVX2 or plain C++.
 
     ``TRIMARAN_ISA`` forces one of them; with ``TRIMARAN_PROFILE`` ops are timed (``native_profile.py``). Weights are
-    packed once; the arrays that were given are not kept. Raises ``CheckpointError`` for weights that do not fit the
-    program, ``UnsupportedError`` for shapes that the kernels do not have, ``ConfigError`` for bad options.
+    packed once, or taken as they lie in ``packed``; the arrays that were given are not kept. Raises
+    ``CheckpointError`` for weights that do not fit the program, ``UnsupportedError`` for shapes that the kernels do not
+    have, ``ConfigError`` for bad options.
     """
 
     name = "native"
     _started: StepInputs | None = None
 
-    def __init__(self, program: Program, weights: Mapping[str, Weight], options: ExecutorOptions) -> None:
+    def __init__(
+        self,
+        program: Program,
+        weights: Mapping[str, Weight],
+        options: ExecutorOptions,
+        packed: Packed | None = None,
+    ) -> None:
         check_options(options)
         check_pages(program, options)
-        check_weights(program, weights)
+        if packed is None:  # else they were checked when they were packed
+            check_weights(program, weights)
         check_shapes(program, weights)
         self.isa = choose_isa(os.environ)
         profiled = truth("TRIMARAN_PROFILE", os.environ.get("TRIMARAN_PROFILE") or "false")
@@ -55,7 +64,8 @@ class NativeExecutor:
         self._vocab = program.vocab
         self._kv_scales = options.kv_scales
         try:
-            core = Assembly(program, weights, options, self.isa, self.threads).core
+            assembly = Assembly(program, weights, options, self.isa, self.threads, packed)
+            core = assembly.core
             if options.pin_threads:
                 core.pin_threads(sorted(os.sched_getaffinity(0)))
         except RuntimeError as error:  # what C++ says when the system starts no more threads
@@ -63,11 +73,19 @@ class NativeExecutor:
         for number, pages in enumerate(self.page_tags or ()):
             core.tag_pages(number, *pages)
         self._core: _native.Program | None = core
+        self._packed: Packed | None = assembly.packed
         self.weight_bytes = self._core.weight_bytes
         self.kv_bytes = self._core.kv_bytes
         self._greedy = self._core.greedy_view()
         self._logits = self._core.logits_view()
         self._profile = Profile(program, weights, options, Bounds(self.threads), core.profile()) if profiled else None
+
+    @property
+    def packed(self) -> Packed:
+        """The packed weights: another executor of an equal program may be given them. They outlive this one."""
+        if self._packed is None:
+            raise ValueError("the executor is closed")
+        return self._packed
 
     def run(self, step: StepInputs) -> StepOutputs:
         """See ``Executor.run``. ``ValueError`` names the first input out of range, ``TypeError`` a wrong dtype."""
@@ -154,7 +172,7 @@ class NativeExecutor:
         if self._profile is not None:
             print(self._profile.table(), end="", file=sys.stderr)
             self._profile = None
-        self._core = None
+        self._core = self._packed = None
         self._greedy = np.zeros(0, np.int32)
         self._logits = np.zeros((0, 0), np.float32)
 

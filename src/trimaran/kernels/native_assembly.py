@@ -15,7 +15,8 @@ from trimaran.base.formats import (
 from trimaran.kernels.dequantise import dequantise
 from trimaran.kernels.native_core import _native
 from trimaran.kernels.native_lowering import GATED, FusedExperts, FusedLinear, Lowered, Slots, lower, plan_slots
-from trimaran.kernels.native_weights import canonical_arrays, packed_bytes
+from trimaran.kernels.native_weights import canonical_arrays, packed_bytes, packed_matrices
+from trimaran.kernels.packed_weights import Packed
 from trimaran.kernels.program import (
     Add,
     Attention,
@@ -44,12 +45,24 @@ NONE = -1  # the core's "no such part"
 
 
 class Assembly:
-    """Builds the core of one executor: memory first, then op by op."""
+    """Builds the core of one executor: memory first, then op by op.
+
+    With ``packed``, which an assembly of an equal program, options and instruction set has made, weights need have no
+    numbers and nothing is packed.
+    """
 
     def __init__(
-        self, program: Program, weights: Mapping[str, Weight], options: ExecutorOptions, isa: str, threads: int
+        self,
+        program: Program,
+        weights: Mapping[str, Weight],
+        options: ExecutorOptions,
+        isa: str,
+        threads: int,
+        packed: Packed | None = None,
     ) -> None:
         self._weights = weights
+        self._packed = packed
+        self._outlier_rows: dict[str, int] = {}
         self._int8 = options.activations is ActivationFormat.INT8
         ops = lower(program)
         gated = [op for op in ops if isinstance(op, FusedLinear) and op.epilogue in GATED.values()]
@@ -74,8 +87,9 @@ class Assembly:
             max_positions=self._positions,
             int8_activations=self._int8,
             kv_format=options.kv_format,
-            weight_bytes=self._weight_bytes(program),
+            weight_bytes=self._weight_bytes(program) if packed is None else len(packed.memory),
             share_prefixes=options.share_prefixes,
+            packed=None if packed is None else packed.memory,
         )
         self._head_caches: dict[int, int] = {}  # by group, the core's caches of each kind
         self._latent_caches: dict[int, int] = {}
@@ -89,6 +103,11 @@ class Assembly:
             self._add(op, previous)
             previous = op
         self.core.finish()
+
+    @property
+    def packed(self) -> Packed:
+        """What another assembly need not pack again; the core's memory, while it lives."""
+        return Packed(self.core.weights_view(), self._outlier_rows)
 
     def _add_group(self, number: int, group: CacheGroup, options: ExecutorOptions) -> None:
         self.core.add_group(options.pages_of(number), group.window or 0)
@@ -124,18 +143,29 @@ class Assembly:
         weight, paired = self._weights[name], name in self._paired
         key = (id(weight), paired)
         if key not in self._matrices:
-            canonical = canonical_arrays(weight, self._stacks.get(name, 1))
+            canonical = self._numbers(name)
             if name in self._stacks:
                 self._matrices[key] = self.core.add_experts(canonical, paired)
             else:
                 self._matrices[key] = self.core.add_matrix(canonical, paired, id(weight) in self._heads)
         return self._matrices[key]
 
+    def _numbers(self, name: str) -> _native.Weight:
+        weight, count = self._weights[name], self._stacks.get(name, 1)
+        if self._packed is not None:
+            return packed_matrices(weight, count, self._packed.outlier_rows.get(name))
+        if weight.outliers is not None:
+            rows = weight.shape[0] // count
+            self._outlier_rows[name] = _native.outlier_rows(count, rows, name in self._paired, weight.outliers.starts)
+        return canonical_arrays(weight, count)
+
     def _vector(self, name: str | None) -> int:
         if name is None:
             return NONE
         if name not in self._vectors:
-            self._vectors[name] = self.core.add_vector(dequantise(self._weights[name]), name in self._paired)
+            weight = self._weights[name]
+            values = dequantise(weight) if self._packed is None else np.zeros(weight.shape, np.float32)
+            self._vectors[name] = self.core.add_vector(values, name in self._paired)
         return self._vectors[name]
 
     def _rope(self, spec: RopeSpec, query_scale: QueryScale | None) -> int:

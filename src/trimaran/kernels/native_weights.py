@@ -28,6 +28,12 @@ def canonical_arrays(weight: Weight, count: int = 1) -> _native.Weight:
     )
 
 
+def packed_matrices(weight: Weight, count: int, outlier_rows: int | None) -> _native.Weight:
+    """As ``canonical_arrays``, of matrices whose numbers lie packed in the core's memory already."""
+    rows, cols = weight.shape
+    return _native.Weight.packed(fmt=weight.fmt, count=count, n=rows // count, k=cols, outlier_rows=outlier_rows)
+
+
 def packed_bytes(weight: Weight, count: int, *, paired: bool, head: bool) -> int:
     """Bytes that ``count`` matrices, one under the other, or a vector take of the core's weight memory."""
     if len(weight.shape) == 1:

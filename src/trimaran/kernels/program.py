@@ -7,6 +7,8 @@ A family builds its program once (``models/``); executors run it once per step. 
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
+
 from trimaran.base.formats import CacheGroup, WeightFormat
 
 
@@ -19,8 +21,7 @@ class Buffer:
     logits_rows: bool = False
 
 
-@dataclass(frozen=True)
-class Llama3Scaling:
+class Llama3Scaling(msgspec.Struct, frozen=True, tag=True):
     """Long wavelengths are stretched by ``factor``, the middle is blended (Llama 3.1)."""
 
     factor: float
@@ -29,15 +30,13 @@ class Llama3Scaling:
     original_context: int
 
 
-@dataclass(frozen=True)
-class LinearScaling:
+class LinearScaling(msgspec.Struct, frozen=True, tag=True):
     """Every wavelength is stretched by ``factor`` (the full-attention layers of Gemma 3)."""
 
     factor: float
 
 
-@dataclass(frozen=True)
-class YarnScaling:
+class YarnScaling(msgspec.Struct, frozen=True, tag=True):
     """Long wavelengths are stretched by ``factor``, short ones kept, with a linear ramp between (YaRN).
 
     The ramp runs between the dimensions that turn ``beta_fast`` and ``beta_slow`` times over ``original_context``
