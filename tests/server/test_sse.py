@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimaran.server.dataplane import Usage
-from trimaran.server.openai import answers, chat, completions
+from trimaran.base.sampling import SamplingParams
+from trimaran.server.dataplane import Generation, Usage
+from trimaran.server.openai import answers, chat, chat_events, completions
 from trimaran.server.openai.identity import Identity
 from trimaran.server.openai.schema import ChatRequest, CompletionRequest
 from trimaran.server.openai.sse import MARK, TextEvent, event
@@ -44,7 +45,8 @@ def test_streams_say_every_piece_once_and_in_the_same_shape(parts, usage):
     one = ChatRequest(model="m", messages=[{"role": "user", "content": "x"}], stream=True, stream_options=options, n=2)
     two = CompletionRequest(model="m", prompt="x", stream=True, stream_options=options, n=2, echo=True)
     who = Identity("id", 1, "m", "fp")
-    for events, before in ((chat.Events(RUN, one, who, PLANE), ""), (completions.Events(RUN, two, who, PLANE), "x")):
+    talk = chat_events.Events(RUN, one, chat.Asked(Generation((), SamplingParams())), who, PLANE)
+    for events, before in ((talk, ""), (completions.Events(RUN, two, who, PLANE), "x")):
         pieces = [said(text, choice) for text, choice in parts] + [said("", 0, "stop"), said("", 1, "length")]
         data = [json.loads(e.removeprefix(b"data: ")) for piece in pieces if (e := events.of(piece))]
         assert len({frozenset(chunk) for chunk in data}) == 1

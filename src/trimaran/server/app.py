@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, ParamSpec
+from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 from fastapi import FastAPI, Request, Response
@@ -15,17 +15,19 @@ from starlette.types import ASGIApp
 from trimaran.base.errors import TrimaranError
 from trimaran.server import errors, metrics
 from trimaran.server.connection import while_connected
-from trimaran.server.dataplane import DataPlane, Generation, Run
+from trimaran.server.dataplane import DataPlane, Run
 from trimaran.server.guards import ARRIVED, Observe, ReadBody, RequireKey
 from trimaran.server.json_route import JsonRoute
-from trimaran.server.openai import chat, completions
+from trimaran.server.openai import chat, chat_events, completions
 from trimaran.server.openai.identity import Identity, ModelCard
 from trimaran.server.openai.schema import ChatRequest, CompletionRequest, Generate
 from trimaran.server.openai.sse import Events, EventStream
 from trimaran.text.template import ChatTemplate
+from trimaran.text.tools.answer_format import AnswerFormat
 
 log = logging.getLogger(__name__)
 P = ParamSpec("P")
+T = TypeVar("T")
 
 LONG_TEXT = 16_384  # bytes of body above which tokenising leaves the event loop to a thread; one at a time, since
 # megabytes of text take hundreds of megabytes meanwhile
@@ -48,6 +50,7 @@ class Service:
 
     plane: DataPlane
     template: ChatTemplate
+    formats: AnswerFormat
     card: ModelCard
     version: Version
 
@@ -111,11 +114,11 @@ def _add_openai(app: FastAPI, service: Service) -> None:
     @app.post("/v1/chat/completions")
     async def chat_completions(request: Request, body: ChatRequest) -> Response:
         identity = _identity("chatcmpl", request, body)
-        generation = await _tokenised(request, alone, chat.generation, body, service.template, plane)
-        run = plane.open(generation, arrived=request.scope[ARRIVED])
+        asked = await _tokenised(request, alone, chat.ask, body, service.template, service.formats, plane)
+        run = plane.open(asked.generation, arrived=request.scope[ARRIVED])
         if body.stream:
-            return _stream(run, chat.Events(run, body, identity, plane), identity)
-        return await _whole(request, chat.whole(run, body, identity, plane), identity)
+            return _stream(run, chat_events.Events(run, body, asked, identity, plane), identity)
+        return await _whole(request, chat.whole(run, body, asked, identity, plane), identity)
 
     @app.post("/v1/completions")
     async def text_completions(request: Request, body: CompletionRequest) -> Response:
@@ -142,8 +145,8 @@ def _add_openai(app: FastAPI, service: Service) -> None:
 
 
 async def _tokenised(
-    request: Request, alone: asyncio.Lock, make: Callable[P, Generation], *args: P.args, **kwargs: P.kwargs
-) -> Generation:
+    request: Request, alone: asyncio.Lock, make: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+) -> T:
     """Calls ``make``; ``alone`` in a thread when the body is long, since the event loop serves everybody."""
     if len(await request.body()) > LONG_TEXT:
         async with alone:

@@ -14,6 +14,7 @@ from trimaran.server.openai.identity import ModelCard
 from trimaran.server.options import ServeOptions
 from trimaran.text.template import ChatTemplate, open_template
 from trimaran.text.tokenizer import Tokenizer, open_tokenizer
+from trimaran.text.tools.answer_format import find_format
 
 
 @dataclass(frozen=True)
@@ -57,5 +58,6 @@ def assemble(
     )
     about = Version(version, started.executor, started.isa, started.threads, started.weight_format, started.kv_format)
     plane = DataPlane(link, text.tokenizer, limits, link.metrics)
-    service = Service(plane, text.template, ModelCard(names, started, version), about)
+    formats = find_format(text.tokenizer, text.template.source, options.tool_call_parser, options.reasoning_parser)
+    service = Service(plane, text.template, formats, ModelCard(names, started, version), about)
     return create_app(service, access), plane

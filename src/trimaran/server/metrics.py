@@ -32,6 +32,14 @@ class Metrics:
         self.cancelled = Counter(
             "trimaran_requests_cancelled", "Requests whose client left before the end", registry=registry
         )
+        self.tool_calls = Counter(
+            "trimaran_tool_calls",
+            "Calls of tools in answers, by whether they were sound",
+            ["outcome"],
+            registry=registry,
+        )
+        for outcome in ("parsed", "malformed"):
+            self.tool_calls.labels(outcome)
         self.first_token = Histogram(
             "trimaran_time_to_first_token_seconds",
             "From the request's arrival to its first token",

@@ -11,6 +11,7 @@ import msgspec
 
 from trimaran.base.config import option
 from trimaran.base.errors import ConfigError
+from trimaran.text.tools.families import REASONING_FORMATS, TOOL_FORMATS
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 NotNegative = Annotated[int, msgspec.Meta(ge=0)]
@@ -58,6 +59,16 @@ class ServeOptions:
 
     chat_template: str | None = option(
         None, "Jinja file to use as the chat template; default: the model's own", metavar="FILE"
+    )
+    tool_call_parser: str = option(
+        "auto",
+        "how the model writes calls of tools; auto: as its chat template shows; none: calls stay text",
+        choices=("auto", "none", *TOOL_FORMATS),
+    )
+    reasoning_parser: str = option(
+        "auto",
+        "how the model marks thoughts; auto: as its chat template shows; none: thoughts stay in the text",
+        choices=("auto", "none", *REASONING_FORMATS),
     )
     max_model_len: Positive | None = option(None, "context length; default: the model's", metavar="TOKENS")
     max_num_seqs: Positive = option(64, "most sequences in one step", metavar="N")

@@ -13,12 +13,14 @@ ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 @dataclass(frozen=True)
 class Wants:
     """What a template takes for granted. ``developer``: it knows the role. ``objects``: arguments of tool calls come
-    parsed, not as JSON text. ``null``: a message that only calls tools has ``None`` for content, not "".
+    parsed, not as JSON text. ``null``: a message that only calls tools has ``None`` for content, not "". ``calls``: it
+    writes calls at all.
     """
 
     developer: bool = False
     objects: bool = False
     null: bool = False
+    calls: bool = True
 
 
 def check_messages(messages: Sequence[Mapping[str, Any]], wants: Wants) -> list[dict[str, Any]]:
@@ -53,6 +55,9 @@ def _check(message: Any, wants: Wants, where: str) -> dict[str, Any]:
         checked["role"] = "system"
     calls = message.get("tool_calls")
     if calls:
+        if not wants.calls:
+            why = "the model's chat template leaves calls of tools out"
+            raise RequestError(f"{where}.tool_calls: {why}", param=f"{where}.tool_calls", code="unsupported")
         checked["tool_calls"] = _calls(calls, wants.objects, f"{where}.tool_calls")
     else:
         checked.pop("tool_calls", None)  # templates ask whether there is a list, not whether it is empty

@@ -40,6 +40,11 @@ class ChatTemplate:
         self._markup = ControlTokens([*tokenizer.control, *structural])
         self._named = {name: literal(text) for name, text in tokenizer.named.items()}
 
+    @property
+    def source(self) -> str:
+        """The text of all its templates."""
+        return "\n".join(renderer.source for renderer in self._templates.values())
+
     def render(
         self, messages: Sequence[Mapping[str, Any]], /, *, add_generation_prompt: bool = True, **kwargs: Any
     ) -> list[int]:

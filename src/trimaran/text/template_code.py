@@ -46,10 +46,11 @@ class TemplateCode:
         return run_template(self.template, variables)
 
 
-def _form_of_calls(template: Template) -> tuple[bool, bool]:
+def _form_of_calls(template: Template) -> tuple[bool, bool, bool]:
     """Whether arguments come as objects, and the content beside calls as ``None``: the first form that goes through.
 
-    Templates do not say what they were written for. In the wrong form some fail, and others leave the calls out.
+    Templates do not say what they were written for. In the wrong form some fail, and others leave the calls out. The
+    last tells whether any form goes through.
     """
     for objects, null in ((True, False), (False, False), (True, True), (False, True)):
         function = {"name": "a_name", "arguments": {"a_key": "a_value"} if objects else '{"a_key": "a_value"}'}
@@ -63,8 +64,8 @@ def _form_of_calls(template: Template) -> tuple[bool, bool]:
         with suppress(Exception):  # the template is somebody's code and may raise anything
             text = run_template(template, variables)
             if all(part in text for part in ("a_name", "a_key", "a_value")):
-                return objects, null
-    return True, False
+                return objects, null, True
+    return True, False, False
 
 
 class _Traced(NodeTransformer):

@@ -13,6 +13,7 @@ from trimaran.base.errors import RequestError
 MAX_DEPTH = 128  # arrays and objects of a body inside each other
 MAX_MESSAGES = 8192  # of one conversation
 MAX_PARTS = 1024  # of one message's content
+MAX_CALLS = 512  # of tools, in one message
 MAX_TOOLS = 512  # of one request
 MAX_SCHEMA_BYTES = 2**18  # as JSON: of one tool's parameters, of the answer's schema, of a template's arguments
 

@@ -20,15 +20,12 @@ OPENAI_CHAT: Inert = {
     "functions": (None, []),
     "modalities": (None, ["text"]),
     "moderation": (None,),
-    "parallel_tool_calls": (None, True),
     "prediction": (None,),
     "prompt_cache_options": (None, {}, {"mode": "implicit"}),
     "prompt_cache_retention": (None, "in_memory"),
     "response_format": (None, {"type": "text"}),
     "service_tier": (None, "auto", "default"),
     "store": (None, False),
-    "tool_choice": (None, "none", "auto"),
-    "tools": (None, []),
     "verbosity": (None, "medium"),
     "web_search_options": (None,),
 }
@@ -68,10 +65,7 @@ MESSAGE: Inert = {
     "function_call": (None,),
     "name": (None,),  # most chat templates would drop it
     "reasoning": (None,),
-    "reasoning_content": (None,),
     "refusal": (None,),
-    "tool_calls": (None, []),
-    "tool_call_id": (None,),
 }
 
 CONTENT_PART: Inert = {"prompt_cache_breakpoint": (None,)}

@@ -7,53 +7,20 @@ written to the request's line in the log at level ``debug`` and kept nowhere els
 """
 
 import re
-from types import UnionType
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, model_validator
+from pydantic import Field
 
 from trimaran.base.errors import RequestError
 from trimaran.base.sampling import SamplingParams
 from trimaran.server.openai import fields
-from trimaran.server.openai.bounds import MAX_MESSAGES, MAX_PARTS
+from trimaran.server.openai.body import Body, Ids, OneFinding, Strings, values_of
+from trimaran.server.openai.bounds import MAX_MESSAGES, MAX_TOOLS
+from trimaran.server.openai.messages import Message
+from trimaran.server.openai.tools import Calling, Tool, ToolChoice, calling
 
 SALT_LENGTH = 1024  # every choice carries it
 COMPLETION_TOKENS = 16  # max_tokens of a completion that names none (OpenAI API reference)
-
-
-class _FailFast(FailFast):
-    """One finding about a long list is enough: a million take seconds. Hashable, as members of a union must be."""
-
-    __hash__ = object.__hash__
-
-
-def _values(kind: type | UnionType, what: str) -> BeforeValidator:
-    """What ``_FailFast`` does for lists: the first value of an object that is not of ``kind`` ends it."""
-
-    def check(data: Any) -> Any:
-        if isinstance(data, dict):
-            for key, value in data.items():
-                if isinstance(value, bool) or not isinstance(value, kind):
-                    raise fields.refused("invalid_type", key, f"is not {what}")
-        return data
-
-    return BeforeValidator(check)
-
-
-Ids = Annotated[list[int], _FailFast()]
-Strings = Annotated[list[str], _FailFast()]
-
-
-class Body(BaseModel):
-    """A JSON object with known fields only; ``inert`` holds those accepted at the value that changes nothing."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-    inert: ClassVar[fields.Inert] = {}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse(cls, data: Any) -> Any:
-        return fields.without_inert(data, cls.inert, cls.model_fields) if isinstance(data, dict) else data
 
 
 class StreamOptions(Body):
@@ -74,7 +41,7 @@ class Generate(Body):
     repetition_penalty: float | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
-    logit_bias: Annotated[dict[str, float], _values(int | float, "a number")] | None = None
+    logit_bias: Annotated[dict[str, float], values_of(int | float, "a number")] | None = None
     seed: int | None = None
     stop: str | Strings | None = None
     stop_token_ids: Ids | None = None
@@ -122,53 +89,29 @@ class Generate(Body):
         return SamplingParams(**{name: value for name, value in given.items() if value is not None})
 
 
-class TextPart(Body):
-    inert = fields.CONTENT_PART
-
-    type: Literal["text"]
-    text: str
-
-    @model_validator(mode="before")
-    @classmethod
-    def _only_text(cls, data: Any) -> Any:
-        if isinstance(data, dict) and (kind := data.get("type", "text")) != "text":
-            raise fields.refused("unsupported_parameter", "type", f"{kind!r} is not supported; this model reads text")
-        return data
-
-
-Role = Literal["system", "developer", "user", "assistant"]
-
-
-class Message(Body):
-    inert = fields.MESSAGE
-
-    role: Role
-    content: str | Annotated[list[TextPart], _FailFast(), Field(max_length=MAX_PARTS)]
-
-    @model_validator(mode="before")
-    @classmethod
-    def _known_role(cls, data: Any) -> Any:
-        roles = get_args(Role)  # said before anything about the fields that other roles have
-        if isinstance(data, dict) and (role := data.get("role", "user")) not in roles:
-            raise fields.refused("invalid_value", "role", f"must be one of {', '.join(roles)}, not {role!r:.50}")
-        return data
-
-
 class ChatRequest(Generate):
     """Body of ``POST /v1/chat/completions``."""
 
-    inert = {**fields.VLLM, **fields.VLLM_CHAT, **fields.OPENAI_CHAT}
+    inert: ClassVar[fields.Inert] = {**fields.VLLM, **fields.VLLM_CHAT, **fields.OPENAI_CHAT}
 
-    messages: Annotated[list[Message], _FailFast(), Field(min_length=1, max_length=MAX_MESSAGES)]
+    messages: Annotated[list[Message], OneFinding(), Field(min_length=1, max_length=MAX_MESSAGES)]
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
     add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    metadata: Annotated[dict[str, str], _values(str, "a string")] | None = None
+    metadata: Annotated[dict[str, str], values_of(str, "a string")] | None = None
     prompt_cache_key: str | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     safety_identifier: str | None = None
+    tools: Annotated[list[Tool], OneFinding(), Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+
+    @property
+    def calling(self) -> Calling:
+        """Which functions an answer may call; raises ``RequestError``."""
+        return calling(self.tools or [], self.tool_choice, self.parallel_tool_calls is not False)
 
     def sampling(self) -> SamplingParams:
         if self.top_logprobs is not None and not self.logprobs:
@@ -194,16 +137,16 @@ class ChatRequest(Generate):
 
     def template_messages(self) -> list[dict[str, Any]]:
         """Messages as chat templates know them: ``developer`` is today's name for ``system``."""
-        messages = [message.model_dump() for message in self.messages]
+        messages = [message.for_template() for message in self.messages]
         return [{**m, "role": "system"} if m["role"] == "developer" else m for m in messages]
 
 
 class CompletionRequest(Generate):
     """Body of ``POST /v1/completions``."""
 
-    inert = {**fields.VLLM, **fields.OPENAI_COMPLETIONS}
+    inert: ClassVar[fields.Inert] = {**fields.VLLM, **fields.OPENAI_COMPLETIONS}
 
-    prompt: str | Ids | Annotated[list[Ids], _FailFast()] | Strings
+    prompt: str | Ids | Annotated[list[Ids], OneFinding()] | Strings
     best_of: int | None = None
     echo: bool | None = None
     logprobs: int | None = None

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from trimaran.text.tokenizer import Tokenizer
 from trimaran.text.tools.calls import Parameters
+from trimaran.text.tools.families import REASONING_FORMATS, TOOL_FORMATS, reasoning_format_of, tool_format_of
 from trimaran.text.tools.formats import NamedCall, ObjectCall, ReasoningFormat, TaggedCall, ToolFormat
 from trimaran.text.tools.markup import Markup
 from trimaran.text.tools.parser import AnswerForm, Thinking
@@ -40,6 +41,15 @@ class AnswerFormat:
     def form(self, thinking: Thinking, offered: Parameters | None = None) -> AnswerForm:
         """What to look for in an answer: calls if functions are ``offered``."""
         return AnswerForm(self.markup, self._reasoning, thinking, self._tools if offered else None, offered or {})
+
+
+def find_format(tokenizer: Tokenizer, template: str, tools: str, reasoning: str) -> AnswerFormat:
+    """The formats of these names; ``auto`` is what the chat template's source shows, ``none`` is none."""
+    if tools == "auto":
+        tools = tool_format_of(template) or "none"
+    if reasoning == "auto":
+        reasoning = reasoning_format_of(template) or "none"
+    return AnswerFormat(tokenizer, TOOL_FORMATS.get(tools), REASONING_FORMATS.get(reasoning))
 
 
 def _encoded(part: _Part, encode: Callable[[str], str]) -> _Part:

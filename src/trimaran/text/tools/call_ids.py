@@ -9,8 +9,10 @@ from trimaran.text.tools.formats import NamedCall, ToolFormat
 SHORT = 9  # letters and digits of a Mistral id
 
 
-def call_ids(form: ToolFormat, made: int) -> Callable[[str], str]:
+def call_ids(form: ToolFormat | None, made: int) -> Callable[[str], str]:
     """Makes an id for each call to a function of the name it gets, after ``made`` calls earlier in the conversation."""
+    if form is None:
+        return _usual
     if form.ids == "counted":
         assert isinstance(form.call, NamedCall)
         written, count = form.call.name, made

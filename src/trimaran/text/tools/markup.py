@@ -45,6 +45,10 @@ class Markup:
         """The text without control tokens, as it is streamed otherwise."""
         return text.translate(self._dropped) if self._dropped else text
 
+    def __contains__(self, token_id: int) -> bool:
+        """Whether a token is one of those control tokens."""
+        return token_id in self._ids
+
     def merged(self, text: str, tokens: Sequence[Token], offsets: Sequence[int], given: int) -> str:
         """``text`` of a stream with the control tokens where they came; ``given`` characters came before it.
 

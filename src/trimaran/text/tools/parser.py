@@ -42,7 +42,8 @@ class AnswerParser:
         self._calls = (
             None if form.tools is None else CallReader(form.tools, form.offered, self._reader, self._outlet, new_id)
         )
-        self._thinking = False
+        self.thinking = False  # a thought is under way, or may be about to begin
+        self.thought_end = 0  # how many characters were read when it ended
         self._machine = self._answer()
         self._done = False
         self._run()
@@ -54,11 +55,6 @@ class AnswerParser:
     @property
     def malformed(self) -> list[str]:
         return self._outlet.malformed
-
-    @property
-    def thinking(self) -> bool:
-        """Whether a thought is under way, or may be about to begin."""
-        return self._thinking
 
     def feed(self, text: str) -> list[Delta]:
         """Reads on; ``text`` may hold control tokens as ``Markup`` writes them."""
@@ -91,7 +87,7 @@ class AnswerParser:
 
     def _thought(self, reasoning: ReasoningFormat, begins: tuple[str, ...]) -> Steps[str | None]:
         """Reads a thought if there is one; returns the mark of a tool call that ended it, which is not read."""
-        self._thinking = True
+        self.thinking = True
         try:
             if self._form.thinking == "maybe":
                 space = yield from self._reader.space()
@@ -103,10 +99,10 @@ class AnswerParser:
             self._outlet.layout()
             if found == reasoning.end:
                 yield from self._reader.exactly(reasoning.end)
-                return None
-            return found
+            self.thought_end = self._reader.position
+            return None if found == reasoning.end else found
         finally:
-            self._thinking = False
+            self.thinking = False
 
     def _block(self) -> Steps[None]:
         """Reads the calls between the marks of a block, whose first is next."""

@@ -30,6 +30,7 @@ class Reader:
         self._text = ""
         self._at = 0
         self._ended = False
+        self.position = 0  # characters that have been read
         self._kept: list[str] | None = None
 
     def feed(self, text: str) -> None:
@@ -135,6 +136,7 @@ class Reader:
 
     def _take(self, end: int) -> str:
         text = self._text[self._at : end]
+        self.position += end - self._at
         self._at = end
         if self._kept is not None and text:
             self._kept.append(text)
