@@ -277,10 +277,13 @@ async def test_a_worker_that_lives_on_behind_a_closed_or_broken_line_is_ended(wo
     if nonsense:
         monkeypatch.setenv("NONSENSE", "1")
     process = EngineProcess({}, module=worker("closes"))
+
+    async def hear() -> None:
+        await process.start(60)
+        await anext(process)
+
     with pytest.raises(EngineDiedError, match="SIGKILL"):
-        async with asyncio.timeout(20):
-            await process.start(60)
-            await anext(process)
+        await asyncio.wait_for(hear(), 20)
     assert gone(process.pid)
 
 

@@ -10,6 +10,7 @@ from trimaran.base.errors import CheckpointError
 from trimaran.engine.config import EngineConfig
 from trimaran.kernels.null import NullModel
 from trimaran.server import engine as link
+from trimaran.server import restarts
 from trimaran.server.options import ServeOptions
 
 from .byte_model import VOCAB
@@ -44,7 +45,7 @@ class Background:
 
 
 def test_the_engine_is_killed(byte_model, monkeypatch):
-    monkeypatch.setattr(link, "RESTART_SECONDS", 0.5)
+    monkeypatch.setattr(restarts, "FIRST_PAUSE", 0.5)
     with running(byte_model, null=SLOW) as server, client_of(server) as client:
         stream = iter(client.completions.create(**LONG, stream=True))
         next(stream)
@@ -74,14 +75,32 @@ def test_the_engine_is_killed(byte_model, monkeypatch):
 
 
 def test_an_engine_that_keeps_dying_ends_the_server(byte_model, monkeypatch):
-    monkeypatch.setattr(link, "RESTART_SECONDS", 0.01)
-    monkeypatch.setattr(link, "RESTARTS", 1)
-    with running(byte_model, null=SLOW) as server:
+    monkeypatch.setattr(restarts, "FIRST_PAUSE", 0.01)
+    with running(byte_model, null=SLOW, restart_limit=1) as server:
         first = server.engine()
         first.kill()
         eventually(lambda: server.metric("trimaran_engine_restarts_total") == 1)
         server.engine().kill()
         assert server.join() == 1
+
+
+def test_without_restarts_the_server_ends_with_its_engine(byte_model, caplog):
+    with running(byte_model, null=SLOW, restart="never") as server, client_of(server) as client:
+        asked = Background(lambda: client.completions.create(**LONG))
+        eventually(lambda: server.metric("trimaran_sequences_running") == 1)
+        server.engine().kill()
+        assert getattr(asked.join(), "code", None) == "engine_unavailable"
+        assert server.join() == 1
+    assert "the engine process ended, and --restart is never" in caplog.messages
+
+
+def test_an_engine_that_lived_for_a_while_may_die_again(byte_model, monkeypatch):
+    monkeypatch.setattr(restarts, "FIRST_PAUSE", 0.01)
+    with running(byte_model, null=SLOW, restart_limit=1, restart_stable=0.001) as server:
+        for number in range(1, 4):
+            server.engine().kill()
+            eventually(lambda number=number: server.metric("trimaran_engine_restarts_total") == number)
+        eventually(lambda: server.http.get("/ready").status_code == 200)
 
 
 def test_a_silent_engine_is_not_ready(byte_model, monkeypatch):
@@ -98,7 +117,7 @@ def test_a_silent_engine_is_not_ready(byte_model, monkeypatch):
 
 def test_a_stuck_engine_is_replaced(byte_model, monkeypatch):
     monkeypatch.setattr(link, "WATCH_SECONDS", 0.05)
-    monkeypatch.setattr(link, "RESTART_SECONDS", 0.01)
+    monkeypatch.setattr(restarts, "FIRST_PAUSE", 0.01)
     with running(byte_model, null=SLOW, timeout_engine=1.5) as server, client_of(server) as client:
         asked = Background(lambda: client.completions.create(**LONG))
         eventually(lambda: server.metric("trimaran_sequences_running") == 1)

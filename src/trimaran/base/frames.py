@@ -23,9 +23,7 @@ class Unframer:
         while len(rest) - place >= _HEAD:
             length = int.from_bytes(rest[place : place + _HEAD], "little")
             if length > MAX_MESSAGE:
-                raise ConnectionError(
-                    f"a message of {length:,} bytes is announced: the stream is broken"
-                )
+                raise ConnectionError(f"a message of {length:,} bytes is announced: the stream is broken")
             end = place + _HEAD + length
             if end > len(rest):
                 break

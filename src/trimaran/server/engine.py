@@ -1,9 +1,8 @@
 """The server's end of the line to the engine process: who gets which message, and what happens when the process dies.
 
 When it dies, every open request ends with ``EngineDiedError``, new ones are refused, and a new process is started after
-a pause that doubles from ``RESTART_SECONDS``. After ``RESTARTS`` starts in a row, none of which lived for
-``STABLE_SECONDS``, the link gives up and the server exits with an error, for its supervisor to see. A process that says
-nothing for ``patience`` seconds is stuck, and is made to die.
+a pause, or the link gives up (``restarts.py``) and the server exits with an error, for its supervisor to see. A process
+that says nothing for ``patience`` seconds is stuck, and is made to die.
 """
 
 import asyncio
@@ -17,10 +16,8 @@ from trimaran.base import errors
 from trimaran.base.messages import Beat, Cancel, Deviated, Failed, FromEngine, Started, Submit, ToEngine, Tokens
 from trimaran.host.process import EngineProcess
 from trimaran.server.metrics import Metrics
+from trimaran.server.restarts import RestartPolicy, Restarts
 
-RESTARTS = 5
-RESTART_SECONDS = 1.0
-STABLE_SECONDS = 60.0
 SILENT_SECONDS = 10.0  # without a Beat for longer, the loop no longer turns
 WATCH_SECONDS = 0.5
 
@@ -43,7 +40,12 @@ class EngineLink:
     """One engine process at a time, replaced when it dies. ``stop`` comes last."""
 
     def __init__(
-        self, process: EngineProcess, launch: Callable[[], EngineProcess], metrics: Metrics, patience: float
+        self,
+        process: EngineProcess,
+        launch: Callable[[], EngineProcess],
+        metrics: Metrics,
+        patience: float,
+        policy: RestartPolicy,
     ) -> None:
         """Takes over ``process``, which has been started; ``launch`` makes others that have not.
 
@@ -51,6 +53,7 @@ class EngineLink:
         """
         self.metrics = metrics
         self._patience = patience
+        self._restarts = Restarts(policy)
         self.lost: asyncio.Future[errors.TrimaranError] = asyncio.get_running_loop().create_future()  # set on giving up
         self._launch = launch
         self._process: EngineProcess | None = None
@@ -134,7 +137,6 @@ class EngineLink:
             listener.fail(errors.EngineDiedError("the engine process ended while it worked on this request"))
 
     async def _supervise(self, process: EngineProcess) -> None:
-        attempts = 0
         while True:
             born = time.monotonic()
             try:
@@ -144,16 +146,14 @@ class EngineLink:
             self._down("the engine process ended; a new one is being started")
             if self._stopping:
                 return
-            if time.monotonic() - born > STABLE_SECONDS:
-                attempts = 0
-            restarted = None
+            lived, restarted = time.monotonic() - born, None
             while restarted is None:
-                if attempts == RESTARTS:
-                    self._give_up(f"the engine did not stay up in {RESTARTS} restarts; giving up")
+                pause = self._restarts.pause_after(lived)
+                if pause is None:
+                    self._give_up(self._restarts.why)
                     return
-                await asyncio.sleep(RESTART_SECONDS * 2**attempts)
-                attempts += 1
-                restarted = await self._restart()
+                await asyncio.sleep(pause)
+                lived, restarted = 0.0, await self._restart()
             process = restarted
 
     async def _restart(self) -> EngineProcess | None:

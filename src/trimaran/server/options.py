@@ -33,6 +33,7 @@ KV_SPELLINGS = (
 )
 _CODES = ("int8", "fp8", "int4", "int4z", "codebook4", "codebook3")
 WEIGHT_SPELLINGS = ("auto", "bf16", "bfloat16", "fp32", "float32", *_CODES)
+RESTARTS = ("on-failure", "never")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -124,6 +125,13 @@ class ServeOptions:
     )
     timeout_engine: Seconds = option(
         300.0, "seconds of silence after which a stuck engine is ended and started anew", metavar="SECONDS"
+    )
+    restart: str = option(
+        "on-failure", "what follows when the engine process dies: a new one, or the server's end", choices=RESTARTS
+    )
+    restart_limit: Positive = option(5, "restarts in a row before the server gives up and ends", metavar="N")
+    restart_stable: Seconds = option(
+        60.0, "seconds of life after which a process begins a new row of restarts", metavar="SECONDS"
     )
     timeout_keep_alive: Positive = option(30, "seconds that an idle connection stays open", metavar="SECONDS")
     timeout_graceful_shutdown: Annotated[float, msgspec.Meta(ge=0)] = option(

@@ -64,8 +64,10 @@ async def serve_on(
     from trimaran.server.engine import EngineLink
     from trimaran.server.listen import serve_until_stopped
     from trimaran.server.metrics import Metrics
+    from trimaran.server.restarts import RestartPolicy
 
-    link = EngineLink(process, lambda: EngineProcess(engine), Metrics(), options.timeout_engine)
+    policy = RestartPolicy(options.restart, options.restart_limit, options.restart_stable)
+    link = EngineLink(process, lambda: EngineProcess(engine), Metrics(), options.timeout_engine, policy)
     try:
         app, plane = assemble(options, model.names, model.version, link, started, text)
         gc.freeze()  # all this stays: no collection need look at it again, which would take 10 ms in mid-stream

@@ -1,0 +1,40 @@
+"""When a new engine process follows one that has ended. Pure: seconds come in, seconds go out."""
+
+from dataclasses import dataclass
+
+FIRST_PAUSE = 1.0
+MOST_PAUSE = 30.0
+
+
+@dataclass(frozen=True)
+class RestartPolicy:
+    """``limit`` restarts in a row; a process that lived for ``stable`` seconds begins a new row."""
+
+    when: str = "on-failure"  # or "never"
+    limit: int = 5
+    stable: float = 60.0
+
+
+class Restarts:
+    """The row of restarts so far."""
+
+    def __init__(self, policy: RestartPolicy) -> None:
+        self._policy = policy
+        self._row = 0
+
+    def pause_after(self, lived: float) -> float | None:
+        """Seconds until the next start, after a process that lived for ``lived`` seconds; ``None``: give up."""
+        if lived >= self._policy.stable:
+            self._row = 0
+        if self._policy.when == "never" or self._row == self._policy.limit:
+            return None
+        pause: float = min(MOST_PAUSE, FIRST_PAUSE * 2**self._row)
+        self._row += 1
+        return pause
+
+    @property
+    def why(self) -> str:
+        """What to say on giving up."""
+        if self._policy.when == "never":
+            return "the engine process ended, and --restart is never"
+        return f"the engine did not stay up in {self._policy.limit} restarts; giving up"
