@@ -103,7 +103,7 @@ async def _streams(server: Served, number: int, campaign: Campaign, done: asynci
             await asyncio.sleep(0.2)
 
 
-async def _stream(client: httpx.AsyncClient, body: dict[str, object]) -> str:
+async def _stream(client: httpx.AsyncClient, body: dict[str, Any]) -> str:
     """How one stream ended. It has a connection of its own: whatever the server does not give back will be seen."""
     async with client.stream("POST", "/v1/completions", json=body, headers={"connection": "close"}) as answer:
         if answer.status_code != 200:
