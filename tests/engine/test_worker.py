@@ -22,6 +22,7 @@ from trimaran.base.messages import (
     Token,
     Tokens,
 )
+from trimaran.engine.role import Alone
 from trimaran.engine.worker import Channel, Stopping, serve, take
 from trimaran.kernels.step import StepOutputs
 
@@ -36,7 +37,7 @@ class Script:
         self.deaf_for = deaf_for
         self.sent: list[FromEngine] = []
 
-    def receive(self, wait: float) -> list[ToEngine]:
+    def receive(self, wait: float, others: object = ()) -> list[ToEngine]:
         assert 0 <= wait <= BEAT_SECONDS
         return self.batches.pop(0) if self.batches else [Stop(60)]
 
@@ -72,7 +73,7 @@ def test_what_arrives_together_is_taken_in_before_the_next_step():
 @pytest.mark.parametrize("overlap", [True, False])
 def test_what_arrives_during_a_step_is_in_the_next_one(overlap):
     class Host(Script):
-        def receive(self, wait: float) -> list[ToEngine]:
+        def receive(self, wait: float, others: object = ()) -> list[ToEngine]:
             arrived, self.batches = self.batches, []
             return [message for batch in arrived for message in batch]
 
@@ -144,15 +145,16 @@ def test_the_earlier_of_two_deadlines_counts():
     [([], "RequestError", "invalid_value"), ([1] * 300, "ContextLengthError", "context_length_exceeded")],
 )
 def test_a_request_that_cannot_be_taken_is_answered_with_its_error(prompt, kind, code):
-    reply = take(null_engine(), Submit("a", prompt, greedy()), Stopping())
+    engine = null_engine()
+    reply = take(engine, Submit("a", prompt, greedy()), Stopping(), Alone(engine))
     assert isinstance(reply, Failed)
     assert (reply.id, reply.kind, reply.code) == ("a", kind, code)
 
 
 def test_a_full_queue_says_when_to_try_again():
     engine = null_engine(max_waiting=1)
-    assert take(engine, Submit("a", [1], greedy()), Stopping()) is None
-    reply = take(engine, Submit("b", [1], greedy()), Stopping())
+    assert take(engine, Submit("a", [1], greedy()), Stopping(), Alone(engine)) is None
+    reply = take(engine, Submit("b", [1], greedy()), Stopping(), Alone(engine))
     assert isinstance(reply, Failed)
     assert reply.kind == "QueueFullError"
     assert reply.retry_after
@@ -160,6 +162,7 @@ def test_a_full_queue_says_when_to_try_again():
 
 def test_a_stopping_engine_takes_nothing_new():
     stopping = Stopping(at=time.monotonic() + 100)
-    reply = take(null_engine(), Submit("a", [1], greedy()), stopping)
+    engine = null_engine()
+    reply = take(engine, Submit("a", [1], greedy()), stopping, Alone(engine))
     assert isinstance(reply, Failed)
     assert reply.kind == "EngineDiedError"

@@ -7,6 +7,10 @@ Guarantees, per request id:
 * ``Cancel`` is idempotent and may cross an end on the wire; an unknown id is ignored. A cancelled request ends with
   ``Tokens(finish="cancelled")`` and its pages are free again within one engine step.
 * Messages arrive in the order in which they were sent. Nothing is sent for a request after its end.
+* ``Admit`` and ``Prefill`` are the two halves of a ``Submit``, for engines of two pools; both name one transfer.
+  ``Admit`` is answered by ``Admitted`` once there are pages for the prompt, then like a ``Submit``, by ``Tokens`` from
+  the first token on. ``Prefill`` is answered by exactly one end: ``Handed``, ``Failed`` or
+  ``Tokens(finish="cancelled")``.
 * ``Started`` is the engine's first message; ``Beat`` follows at least every ``BEAT_SECONDS`` while the loop turns.
 """
 
@@ -30,6 +34,7 @@ class Submit(msgspec.Struct, frozen=True, tag=True):
     sampling: SamplingParams
     priority: int = 0  # smaller runs first
     salt: str = ""  # prompts share cached pages only with prompts of the same salt
+    session: str = ""  # a router keeps the requests of one session together; no engine asks
 
 
 class Cancel(msgspec.Struct, frozen=True, tag=True):
@@ -42,7 +47,30 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
     deadline: float
 
 
-ToEngine = Submit | Cancel | Stop
+class Admit(msgspec.Struct, frozen=True, tag=True):
+    """To an engine that decodes: take pages for the prompt of ``request``, which another one computes."""
+
+    request: Submit  # its id is the transfer's
+    origin: str  # ``Started.identity`` of the engine that computes the prompt
+    seconds: float  # for the pages to come, from when there is room for them
+
+    @property
+    def id(self) -> str:
+        return self.request.id
+
+
+class Prefill(msgspec.Struct, frozen=True, tag=True):
+    """To an engine that prefills: compute the prompt and the first token, and hand them to whoever made the ticket."""
+
+    request: Submit
+    ticket: bytes  # ``pools.ticket``
+
+    @property
+    def id(self) -> str:
+        return self.request.id
+
+
+ToEngine = Submit | Admit | Prefill | Cancel | Stop
 
 
 class Token(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -61,6 +89,23 @@ class Tokens(msgspec.Struct, frozen=True, tag=True, gc=False):
     finish: FinishReason | None = None
     stopped_by: int | None = None
     cached: int = 0  # prompt tokens that came from the prefix cache
+
+
+class Admitted(msgspec.Struct, frozen=True, tag=True):
+    """There are pages for the prompt of an ``Admit``."""
+
+    id: str
+    ticket: bytes
+    seed: int  # for the first token to be drawn with: the request's own, or what it got for one
+
+
+class Handed(msgspec.Struct, frozen=True, tag=True):
+    """The other engine has the pages and the first token of a ``Prefill``."""
+
+    id: str
+    sent: int  # bytes
+    prefill_seconds: float  # from the message's arrival to the first token
+    handoff_seconds: float  # from there to the other engine's word
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
@@ -104,7 +149,7 @@ class Started(msgspec.Struct, frozen=True, tag=True):
     page_size: int
     weight_bytes: int
     kv_bytes: int
-    identity: str  # what a cached page's bytes depend on, hashed: engines that share it make the same pages
+    identity: str = ""  # what a cached page's bytes depend on, hashed: engines that share it make the same pages
     canary: str = ""  # digest of the logits that are known; empty without a canary
 
 
@@ -141,7 +186,7 @@ class Beat(msgspec.Struct, frozen=True, tag=True):
     pages: list[CachePages] = []  # of each cache group
 
 
-FromEngine = Started | Tokens | Failed | Deviated | Beat
+FromEngine = Started | Tokens | Admitted | Handed | Failed | Deviated | Beat
 
 
 class ToEngineBatch(msgspec.Struct, frozen=True):

@@ -14,6 +14,16 @@ from trimaran.kernels.null import NullModel
 
 
 @dataclass(frozen=True, kw_only=True)
+class PoolConfig:
+    """How an engine that prefills or decodes reaches those of the other kind."""
+
+    name: str  # of the worker, for people
+    key: str = field(repr=False)  # of the deployment: see pools/key.py
+    transports: tuple[str, ...] = ("shm", "tcp")  # the best first
+    listen: dict[str, str] = field(default_factory=dict)  # addresses by transport; else such as only this host reaches
+
+
+@dataclass(frozen=True, kw_only=True)
 class EngineConfig:
     """Options of one engine. None means: as the model or the machine suggests (``engine/load.py`` decides).
 
@@ -25,6 +35,9 @@ class EngineConfig:
     verify: Verification = Verification.AUTO
     manifest_key: str | None = None  # a PEM file with the key that must have signed the model's manifest
     role: Role = "both"  # what it does of requests
+    pool: PoolConfig | None = None  # unless the role is both
+    cores: tuple[int, ...] = ()  # that a worker process keeps to; empty: all that it may use
+    export_format: KVFormat | None = None  # of the pages that it gives away, when their scales are not its own
     executor: str = "native"
     weight_format: WeightFormat | None = None  # None: the file's own grid, tensor by tensor
     kv_format: KVFormat | None = None  # None: see kv_format_beside

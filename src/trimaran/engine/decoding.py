@@ -29,6 +29,7 @@ class Expected:
     key: int  # of its draws
     firsts: tuple[int, ...]
     refs: tuple[list[PageRef], ...]
+    seconds: float  # for them to come
 
 
 class DecodeEngine(Engine):
@@ -100,5 +101,6 @@ class DecodeEngine(Engine):
         cached = sequence.computed // self.executor.page_size
         firsts = tuple(max(held.first, cached) for held in sequence.pages)
         refs = tuple(held.refs[first - held.first :] for held, first in zip(sequence.pages, firsts, strict=True))
-        self.leases.open(sequence.id, refs, self._seconds[sequence.id])
-        self._outbox.append(self.placed(Expected(sequence, self._requests[sequence.id].key, firsts, refs)))
+        seconds = self._seconds[sequence.id]
+        self.leases.open(sequence.id, refs, seconds)
+        self._outbox.append(self.placed(Expected(sequence, self._requests[sequence.id].key, firsts, refs, seconds)))

@@ -90,6 +90,7 @@ class Engine:
         first comes with a grammar; without, such are refused.
         """
         self.info = info
+        self._limits = limits
         self._executor = executor
         windows = tuple(group.window for group in groups)
         self._cache = KVCache(
@@ -139,6 +140,11 @@ class Engine:
     def sequences(self) -> list[Sequence]:
         """All requests' sequences, in the order in which they came."""
         return [request.sequence for request in self._requests.values()]
+
+    @property
+    def slots(self) -> int:
+        """Most sequences that have pages at once."""
+        return self._limits.max_num_seqs
 
     @property
     def idle(self) -> bool:

@@ -71,6 +71,8 @@ def _load_model(config: EngineConfig) -> Engine:
         weights = load_weights(checkpoint, model, program, config.weight_format)
         kv_format = config.kv_format or kv_format_beside(weights, config.activations, program.groups)
         scales = scales_for(kv_format, checkpoint, program, config.kv_cache_scales)
+        if config.export_format not in (None, kv_format):
+            scales += scales_for(config.export_format, checkpoint, program, config.kv_cache_scales)
         sizes = resolve_sizes(config, program.groups, kv_format, program.context, available_memory())
         program = replace(program, context=sizes.context)
         options = replace(_options(config, sizes), kv_scales=scales)

@@ -14,6 +14,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,9 +25,11 @@ from trimaran.base.failures import failure_of
 from trimaran.base.frames import Unframer, frame
 from trimaran.base.messages import (
     BEAT_SECONDS,
+    Admit,
     Cancel,
     FromEngine,
     FromEngineBatch,
+    Prefill,
     Stop,
     Submit,
     ToEngine,
@@ -36,6 +39,7 @@ from trimaran.engine.canary import Canary
 from trimaran.engine.config import EngineConfig
 from trimaran.engine.engine import Engine
 from trimaran.engine.load import load_engine
+from trimaran.engine.role import Alone, EngineRole, open_role
 
 FLUSH_SECONDS = 1.0  # for the last messages, once the loop has ended
 _PIECE = 1 << 18  # bytes; most that one read takes
@@ -56,13 +60,14 @@ class Channel:
         self._unframer = Unframer()
         self._unsent = b""
 
-    def receive(self, wait: float) -> list[ToEngine]:
-        """Everything that has arrived; waits up to ``wait`` seconds for the first message.
+    def receive(self, wait: float, others: Sequence[int] = ()) -> list[ToEngine]:
+        """Everything that has arrived; waits up to ``wait`` seconds for the first message, or until one of the
+        ``others`` is readable.
 
         Raises ``ConnectionError`` when the host has gone.
         """
         messages: list[ToEngine] = []
-        if wait and not self._readable.poll(wait * 1000):
+        if wait and not self._wait(wait, others):
             return messages
         while True:
             try:
@@ -93,6 +98,15 @@ class Channel:
                 pass
         self._socket.close()
 
+    def _wait(self, seconds: float, others: Sequence[int]) -> bool:
+        """True when there may be something to receive."""
+        if not others:
+            return bool(self._readable.poll(seconds * 1000))
+        poll = select.poll()
+        for descriptor in (self._socket.fileno(), *others):
+            poll.register(descriptor, select.POLLIN)
+        return any(descriptor == self._socket.fileno() for descriptor, _ in poll.poll(seconds * 1000))
+
     def _push(self) -> None:
         with contextlib.suppress(BlockingIOError):
             self._unsent = self._unsent[self._socket.send(self._unsent) :]
@@ -114,8 +128,15 @@ class Stopping:
         self.at = at if self.at is None else min(self.at, at)
 
 
-def serve(engine: Engine, channel: Channel, stopping: Stopping, canary: Canary | None = None) -> None:
+def serve(
+    engine: Engine,
+    channel: Channel,
+    stopping: Stopping,
+    canary: Canary | None = None,
+    role: EngineRole | None = None,
+) -> None:
     """Finish a step, receive, start the next one, send, until asked to stop and done with what runs."""
+    role = role or Alone(engine)
     channel.send([engine.info])
     beat = time.monotonic()
     while stopping.at is None or not engine.idle:
@@ -123,8 +144,11 @@ def serve(engine: Engine, channel: Channel, stopping: Stopping, canary: Canary |
         if stopping.due:
             engine.cancel_all()
         engine.reap(time.monotonic())
-        wait = max(0.0, beat - time.monotonic()) if engine.idle or engine.stalled else 0.0
-        replies = [reply for message in channel.receive(wait) if (reply := take(engine, message, stopping))]
+        rests = (engine.idle or engine.stalled) and not role.pressing
+        wait = max(0.0, beat - time.monotonic()) if rests else 0.0
+        arrived = channel.receive(wait, role.filenos() if rests else ())
+        replies = [reply for message in arrived if (reply := take(engine, message, stopping, role))]
+        replies += role.turn()
         if canary is None:
             replies += engine.step()
         else:
@@ -141,18 +165,21 @@ def serve(engine: Engine, channel: Channel, stopping: Stopping, canary: Canary |
                 return
 
 
-def take(engine: Engine, message: ToEngine, stopping: Stopping) -> FromEngine | None:
+def take(engine: Engine, message: ToEngine, stopping: Stopping, role: EngineRole) -> FromEngine | None:
     """Hands one message to the engine; a request that cannot be taken is answered at once."""
     match message:
-        case Submit():
+        case Submit() | Admit() | Prefill():
             try:
                 if stopping.at is not None:
                     raise EngineDiedError("the engine is stopping")
-                engine.submit(message)
+                if isinstance(message, Submit):
+                    engine.submit(message)
+                else:
+                    role.take(message)
             except TrimaranError as error:
                 return failure_of(message.id, error)
         case Cancel(id=request_id):
-            engine.cancel(request_id)
+            role.cancel(request_id)
         case Stop(deadline=deadline):
             stopping.ask(deadline)
     return None
@@ -182,7 +209,10 @@ def main() -> int:
         values = read_config()
         threading.Thread(target=watch_host, daemon=True).start()
         config = EngineConfig.from_json(values)
+        if config.cores:
+            os.sched_setaffinity(0, config.cores)
         engine = load_engine(config)
+        role = open_role(engine, config.pool)
         if config.pin_threads:  # this thread alone, to the core that the executor has left to it
             os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
         gc.freeze()  # what has been loaded stays: collections need not walk it
@@ -195,10 +225,11 @@ def main() -> int:
         signal.signal(number, lambda *_: stopping.ask(0.0))
     try:
         canary = Canary(engine, engine.info.canary, config.canary_interval) if config.canary_interval else None
-        serve(engine, channel, stopping, canary)
+        serve(engine, channel, stopping, canary, role)
     except ConnectionError:  # nobody listens any more
         return 1
     finally:
+        role.close()
         engine.close()
         channel.close()
     return 0

@@ -1,0 +1,109 @@
+"""What the engine of a worker process does beside running steps: nothing, or its part in handing prompts over."""
+
+import secrets
+from typing import Protocol
+
+from trimaran.base.errors import ConfigError, UnsupportedError
+from trimaran.base.messages import Admit, FromEngine, Prefill
+from trimaran.engine.config import PoolConfig
+from trimaran.engine.decode_role import DecodeRole
+from trimaran.engine.decoding import DecodeEngine
+from trimaran.engine.engine import Engine
+from trimaran.engine.prefill_role import PrefillRole
+from trimaran.engine.prefilling import PrefillEngine
+from trimaran.kernels.handoff import BATCH_BYTES
+from trimaran.pools.hello import Hello
+from trimaran.pools.hello import Role as Side
+from trimaran.pools.key import PoolKey
+from trimaran.pools.layout import layout_data
+from trimaran.pools.link import Transport
+from trimaran.pools.shared_memory import SharedMemoryTransport
+from trimaran.pools.tcp import TcpTransport
+
+EPOCH_BITS = 62
+
+
+class EngineRole(Protocol):
+    """A worker calls everything here between two steps."""
+
+    def take(self, message: Admit | Prefill) -> None:
+        """Begins what the message asks for; raises a ``TrimaranError`` when that cannot be."""
+        ...
+
+    def cancel(self, request_id: str) -> None:
+        """Ends a request of any kind; unknown ids are ignored."""
+        ...
+
+    def turn(self) -> list[FromEngine]:
+        """Does what can be done without waiting; what is to be said of it."""
+        ...
+
+    @property
+    def pressing(self) -> bool:
+        """Whether the next ``turn`` has something to do whatever happens."""
+        ...
+
+    def filenos(self) -> list[int]:
+        """What becomes readable when the next ``turn`` has something to do."""
+        ...
+
+    def close(self) -> None:
+        """Ends all links."""
+        ...
+
+
+class Alone:
+    """The role of an engine that belongs to no pool."""
+
+    pressing = False
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def take(self, message: Admit | Prefill) -> None:
+        raise UnsupportedError(f"this engine belongs to no pool and cannot take {type(message).__name__}")
+
+    def cancel(self, request_id: str) -> None:
+        self._engine.cancel(request_id)
+
+    def turn(self) -> list[FromEngine]:
+        return []
+
+    def filenos(self) -> list[int]:
+        return []
+
+    def close(self) -> None:
+        pass
+
+
+def open_role(engine: Engine, pool: PoolConfig | None) -> EngineRole:
+    """The role that ``engine`` is made for; raises ``ConfigError`` when its links cannot be opened."""
+    if not isinstance(engine, PrefillEngine | DecodeEngine):
+        return Alone(engine)
+    if pool is None:
+        raise ConfigError("an engine that prefills or decodes needs the options of its pool")
+    key, epoch = PoolKey(pool.key), secrets.randbits(EPOCH_BITS)
+    transports = {kind.name: kind(key) for kind in _TRANSPORTS if kind.name in pool.transports}
+    if unknown := set(pool.transports) - transports.keys():
+        known = ", ".join(kind.name for kind in _TRANSPORTS)
+        raise ConfigError(f"unknown transport {', '.join(sorted(unknown))}; known are {known}")
+
+    def hello(side: Side) -> Hello:
+        return Hello(
+            role=side,
+            name=pool.name,
+            epoch=epoch,
+            model=engine.info.digest,
+            layout=layout_data(engine.executor.layout),
+            transports=list(pool.transports),
+            frame_bytes=BATCH_BYTES,
+        )
+
+    if isinstance(engine, PrefillEngine):
+        return PrefillRole(engine, hello("sender"), key, transports)
+    ordered: list[tuple[str, Transport]] = [(name, transports[name]) for name in pool.transports]
+    listeners = [(name, transport.listen(hello("receiver"), pool.listen.get(name))) for name, transport in ordered]
+    return DecodeRole(engine, epoch, key, listeners)
+
+
+_TRANSPORTS = (SharedMemoryTransport, TcpTransport)
