@@ -27,7 +27,7 @@ def test_options():
 def test_metrics():
     metrics = Metrics()
     metrics.requests.labels("/health", "200").inc()  # a family with labels has no sample before
-    metrics.observe(Beat(pages=[CachePages(None, 1, 1, 0)]))
+    metrics.engine.observe(Beat(pages=[CachePages(None, 1, 1, 0)]))
     exported = {}
     for family in metrics.registry.collect():
         name = family.name + ("_total" if family.type == "counter" else "")

@@ -17,36 +17,36 @@ def value(metrics: Metrics, name: str, **labels: str) -> float:
 
 def test_counters_rise_over_a_restart():
     metrics = Metrics()
-    metrics.engine_started()
-    metrics.observe(Beat(generated_tokens=10, running=3))
-    metrics.observe(Beat(generated_tokens=15, running=2))
-    metrics.engine_ended()
+    metrics.engine.started()
+    metrics.engine.observe(Beat(generated_tokens=10, running=3))
+    metrics.engine.observe(Beat(generated_tokens=15, running=2))
+    metrics.engine.ended()
     assert value(metrics, "trimaran_sequences_running") == 0
     assert value(metrics, "trimaran_engine_up") == 0
-    metrics.engine_started()
-    metrics.observe(Beat(generated_tokens=4, running=1))
+    metrics.engine.started()
+    metrics.engine.observe(Beat(generated_tokens=4, running=1))
     assert value(metrics, "trimaran_generated_tokens_total") == 19
     assert value(metrics, "trimaran_sequences_running") == 1
 
 
 def test_pages_are_told_apart_by_the_window_of_their_layers():
     metrics = Metrics()
-    metrics.observe(Beat(pages=[CachePages(None, 9, 8, 1), CachePages(512, 7, 3, 4)]))
-    metrics.observe(Beat(pages=[CachePages(None, 9, 5, 2), CachePages(512, 7, 3, 4)]))
+    metrics.engine.observe(Beat(pages=[CachePages(None, 9, 8, 1), CachePages(512, 7, 3, 4)]))
+    metrics.engine.observe(Beat(pages=[CachePages(None, 9, 5, 2), CachePages(512, 7, 3, 4)]))
     assert value(metrics, "trimaran_pages_free", window="none") == 5
     assert value(metrics, "trimaran_pages_cached", window="none") == 2
     assert value(metrics, "trimaran_pages_free", window="512") == 3
     assert value(metrics, "trimaran_pages", window="512") == 7
-    metrics.observe(Beat(pages=[CachePages(512, 7, 3, 4), CachePages(512, 5, 2, 0)]))
+    metrics.engine.observe(Beat(pages=[CachePages(512, 7, 3, 4), CachePages(512, 5, 2, 0)]))
     assert value(metrics, "trimaran_pages_free", window="512") == 5
 
 
 def test_fragmentation_is_a_share_of_what_sequences_hold():
     metrics = Metrics()
-    metrics.observe(Beat(pages=[CachePages(None, 9, 9, 0)]))
+    metrics.engine.observe(Beat(pages=[CachePages(None, 9, 9, 0)]))
     assert value(metrics, "trimaran_pages_unused_ratio", window="none") == 0, "nothing is held"
     held = CachePages(None, 9, 5, 0, slots=64, unused=16, neighbours=8, jumps=2)
-    metrics.observe(Beat(pages=[held, CachePages(512, 7, 7, 0), CachePages(512, 7, 5, 0, 32, 24, 1, 1)]))
+    metrics.engine.observe(Beat(pages=[held, CachePages(512, 7, 7, 0), CachePages(512, 7, 5, 0, 32, 24, 1, 1)]))
     assert value(metrics, "trimaran_pages_unused_ratio", window="none") == 0.25
     assert value(metrics, "trimaran_pages_scattered_ratio", window="none") == 0.25
     assert value(metrics, "trimaran_pages_unused_ratio", window="512") == 0.75, "of both groups together"

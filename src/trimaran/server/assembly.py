@@ -9,7 +9,8 @@ from trimaran.base.messages import Started
 from trimaran.checkpoint import open_checkpoint
 from trimaran.server.app import Access, Service, Version, create_app
 from trimaran.server.dataplane import DataPlane, Limits
-from trimaran.server.engine import EngineLink
+from trimaran.server.engine import Backend
+from trimaran.server.metrics import Metrics
 from trimaran.server.openai.identity import ModelCard
 from trimaran.server.options import ServeOptions
 from trimaran.text.template import ChatTemplate, open_template
@@ -40,9 +41,15 @@ def load_text(path: Path, chat_template: Path | None = None) -> Text:
 
 
 def assemble(
-    options: ServeOptions, names: tuple[str, ...], version: str, link: EngineLink, started: Started, text: Text
+    options: ServeOptions,
+    names: tuple[str, ...],
+    version: str,
+    link: Backend,
+    metrics: Metrics,
+    started: Started,
+    text: Text,
 ) -> tuple[ASGIApp, DataPlane]:
-    """The application that serves ``link``'s engine under ``names``, and its data plane; each part gets its options."""
+    """The application that serves ``link`` under ``names``, and its data plane; each part gets its options."""
     limits = Limits(
         max_inflight=options.max_num_seqs + options.max_waiting,
         max_running=options.max_num_seqs,
@@ -57,7 +64,7 @@ def assemble(
         body_seconds=options.timeout_body,
     )
     about = Version(version, started.executor, started.isa, started.threads, started.weight_format, started.kv_format)
-    plane = DataPlane(link, text.tokenizer, limits, link.metrics)
+    plane = DataPlane(link, text.tokenizer, limits, metrics)
     formats = find_format(text.tokenizer, text.template.source, options.tool_call_parser, options.reasoning_parser)
     service = Service(plane, text.template, formats, ModelCard(names, started, version), about)
     return create_app(service, access), plane

@@ -19,7 +19,7 @@ from trimaran.base.failures import error_of
 from trimaran.base.fanout import fan_out
 from trimaran.base.messages import Failed, Submit, Tokens
 from trimaran.base.sampling import SamplingParams
-from trimaran.server.engine import EngineLink
+from trimaran.server.engine import Backend
 from trimaran.server.errors import DeadlineError, DrainingError
 from trimaran.server.metrics import Metrics
 from trimaran.text.choice import Choice, Piece, joined
@@ -66,7 +66,7 @@ class Usage:
 class DataPlane:
     """Admits, runs and ends requests over one engine link. Use it from one event loop."""
 
-    def __init__(self, link: EngineLink, tokenizer: Tokenizer, limits: Limits, metrics: Metrics) -> None:
+    def __init__(self, link: Backend, tokenizer: Tokenizer, limits: Limits, metrics: Metrics) -> None:
         self.tokenizer = tokenizer
         self.limits = limits
         self.metrics = metrics
@@ -172,7 +172,7 @@ class DataPlane:
 class Run:
     """One admitted request. ``deliver`` or ``collect`` runs it; ``usage`` is complete after that."""
 
-    def __init__(self, plane: DataPlane, link: EngineLink, generation: Generation, arrived: float) -> None:
+    def __init__(self, plane: DataPlane, link: Backend, generation: Generation, arrived: float) -> None:
         sampling = generation.sampling
         self.usage = Usage(prompt=sum(map(len, generation.prompts)))
         self._plane = plane

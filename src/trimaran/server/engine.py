@@ -10,12 +10,26 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from trimaran.base import errors
-from trimaran.base.messages import Beat, Cancel, Deviated, Failed, FromEngine, Started, Submit, ToEngine, Tokens
+from trimaran.base.messages import (
+    Admit,
+    Admitted,
+    Beat,
+    Cancel,
+    Deviated,
+    Failed,
+    FromEngine,
+    Handed,
+    Prefill,
+    Started,
+    Submit,
+    ToEngine,
+    Tokens,
+)
 from trimaran.host.process import EngineProcess
-from trimaran.server.metrics import Metrics
+from trimaran.server.engine_metrics import EngineMetrics
 from trimaran.server.restarts import RestartPolicy, Restarts
 
 SILENT_SECONDS = 10.0  # without a Beat for longer, the loop no longer turns
@@ -23,16 +37,40 @@ WATCH_SECONDS = 0.5
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 
-class Listener(Protocol):
+
+class Listener(Protocol[T]):
     """Whoever waits for what the engine says about some sequences. Both methods return at once and raise nothing."""
 
-    def hear(self, messages: list[Tokens | Failed]) -> None:
+    def hear(self, messages: list[T]) -> None:
         """Messages in order: all that one step, or one batch of the engine's, has for this listener."""
         ...
 
     def fail(self, error: errors.TrimaranError) -> None:
         """Nothing more will come."""
+        ...
+
+
+class Backend(Protocol):
+    """What continues prompts: one engine, or pools of them."""
+
+    lost: asyncio.Future[errors.TrimaranError]  # set when it is gone for good
+
+    def submit(self, requests: Iterable[Submit], listener: Listener[Tokens | Failed]) -> None:
+        """Sends requests whose messages go to ``listener``; raises ``EngineDiedError`` while nothing can run them."""
+        ...
+
+    def cancel(self, ids: Iterable[str]) -> None:
+        """Ends sequences that nobody waits for any more: their pages are freed, their messages dropped. Idempotent."""
+        ...
+
+    def trouble(self) -> str | None:
+        """Why no token can be made now, or ``None``."""
+        ...
+
+    async def stop(self, deadline: float) -> None:
+        """Lets sequences finish for ``deadline`` seconds, cancels the rest and ends all processes."""
         ...
 
 
@@ -43,15 +81,19 @@ class EngineLink:
         self,
         process: EngineProcess,
         launch: Callable[[], EngineProcess],
-        metrics: Metrics,
+        metrics: EngineMetrics,
         patience: float,
         policy: RestartPolicy,
+        *,
+        name: str = "the engine",
     ) -> None:
         """Takes over ``process``, which has been started; ``launch`` makes others that have not.
 
         ``patience`` is in seconds, longer than any step.
         """
         self.metrics = metrics
+        self.changed: Callable[[], None] = lambda: None  # called when a process has ended, or there is a new one
+        self._name = name
         self._patience = patience
         self._restarts = Restarts(policy)
         self.lost: asyncio.Future[errors.TrimaranError] = asyncio.get_running_loop().create_future()  # set on giving up
@@ -60,7 +102,7 @@ class EngineLink:
         self._why_down = ""
         self._deviated = ""  # why an engine that runs is not trusted
         self._stopping = False
-        self._listeners: dict[str, Listener] = {}
+        self._listeners: dict[str, Listener[Any]] = {}
         self._outbox: list[ToEngine] = []
         self._posted = asyncio.Event()
         self._up(process)
@@ -70,7 +112,12 @@ class EngineLink:
         for task in (self._supervising, self._sending, self._watching):
             task.add_done_callback(self._ended)
 
-    def submit(self, requests: Iterable[Submit], listener: Listener) -> None:
+    @property
+    def up(self) -> bool:
+        """Whether there is a process that is trusted."""
+        return self._process is not None and not self._deviated
+
+    def submit(self, requests: Iterable[Submit | Admit | Prefill], listener: Listener[Any]) -> None:
         """Sends requests whose messages go to ``listener``; raises ``EngineDiedError`` while there is no engine,
         ``CanaryError`` once it is not trusted any more."""
         if self._process is None:
@@ -94,7 +141,7 @@ class EngineLink:
         if self._deviated:
             return self._deviated
         if (silent := self._process.silent_for) > SILENT_SECONDS:
-            return f"the engine has not answered for {silent:.0f} s"
+            return f"{self._name} has not answered for {silent:.0f} s"
         return None
 
     async def stop(self, deadline: float) -> None:
@@ -115,8 +162,8 @@ class EngineLink:
     def _ended(self, task: asyncio.Task[None]) -> None:
         """No task may end by an error of ours without the server noticing."""
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.critical("the link to the engine failed", exc_info=error)
-            self._give_up("the link to the engine failed")
+            log.critical("the link to %s failed", self._name, exc_info=error)
+            self._give_up(f"the link to {self._name} failed")
 
     def _give_up(self, why: str) -> None:
         if not self.lost.done():
@@ -125,16 +172,18 @@ class EngineLink:
     def _up(self, process: EngineProcess) -> None:
         self._process = process
         self._deviated = ""
-        self.metrics.engine_started()
+        self.metrics.started()
+        self.changed()
 
     def _down(self, why: str) -> None:
         self._process = None
         self._why_down = why
-        self.metrics.engine_ended()
+        self.metrics.ended()
         self._outbox.clear()
         listeners, self._listeners = set(self._listeners.values()), {}
         for listener in listeners:
             listener.fail(errors.EngineDiedError("the engine process ended while it worked on this request"))
+        self.changed()
 
     async def _supervise(self, process: EngineProcess) -> None:
         while True:
@@ -143,14 +192,14 @@ class EngineLink:
                 await self._receive(process)
             except errors.EngineDiedError as error:
                 log.error("%s", error)
-            self._down("the engine process ended; a new one is being started")
+            self._down(f"the process of {self._name} ended; a new one is being started")
             if self._stopping:
                 return
             lived, restarted = time.monotonic() - born, None
             while restarted is None:
                 pause = self._restarts.pause_after(lived)
                 if pause is None:
-                    self._give_up(self._restarts.why)
+                    self._give_up(self._restarts.why(self._name))
                     return
                 await asyncio.sleep(pause)
                 lived, restarted = 0.0, await self._restart()
@@ -161,11 +210,11 @@ class EngineLink:
         try:
             await process.start()
         except errors.TrimaranError as error:
-            log.error("the engine does not start: %s", error)
+            log.error("%s does not start: %s", self._name, error)
             return None
-        self.metrics.engine_restarts.inc()
+        self.metrics.restarts.inc()
         self._up(process)
-        log.warning("a new engine process (%d) serves", process.pid)
+        log.warning("a new process (%d) of %s serves", process.pid, self._name)
         return process
 
     async def _receive(self, process: EngineProcess) -> None:
@@ -174,14 +223,14 @@ class EngineLink:
 
     def _deliver(self, batch: list[FromEngine]) -> None:
         """Hands a batch out, one call a listener."""
-        mail: dict[Listener, list[Tokens | Failed]] = {}
+        mail: dict[Listener[Any], list[Tokens | Failed | Admitted | Handed]] = {}
         for message in batch:
             match message:
-                case Tokens() | Failed():
+                case Tokens() | Failed() | Admitted() | Handed():
                     listener = self._listeners.get(message.id)
                     if listener is None:
                         continue  # cancelled: the end crossed our Cancel
-                    if isinstance(message, Failed) or message.finish is not None:
+                    if _ends(message):
                         del self._listeners[message.id]
                     mail.setdefault(listener, []).append(message)
                 case Beat():
@@ -199,7 +248,7 @@ class EngineLink:
             await asyncio.sleep(WATCH_SECONDS)
             process = self._process
             if process is not None and process.silent_for > self._patience:
-                log.error("the engine has not answered for %.0f s; ending it", process.silent_for)
+                log.error("%s has not answered for %.0f s; ending it", self._name, process.silent_for)
                 process.kill()
 
     async def _send(self) -> None:
@@ -210,3 +259,7 @@ class EngineLink:
             if messages and self._process is not None:
                 with contextlib.suppress(errors.EngineDiedError):  # the receiving side reports it
                     await self._process.send(*messages)
+
+
+def _ends(message: Tokens | Failed | Admitted | Handed) -> bool:
+    return isinstance(message, Failed | Handed) or (isinstance(message, Tokens) and message.finish is not None)

@@ -12,7 +12,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from trimaran.server.dataplane import DataPlane
-from trimaran.server.engine import EngineLink
+from trimaran.server.engine import Backend
 from trimaran.server.http import HttpProtocol
 
 LINGER_SECONDS = 2  # for the last bytes of answers that have already been made
@@ -31,7 +31,7 @@ async def serve_until_stopped(
     app: ASGIApp,
     sock: socket.socket,
     plane: DataPlane,
-    link: EngineLink,
+    link: Backend,
     stops: asyncio.Queue[Signals],
     *,
     keep_alive: int,

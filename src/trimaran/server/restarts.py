@@ -32,9 +32,8 @@ class Restarts:
         self._row += 1
         return pause
 
-    @property
-    def why(self) -> str:
+    def why(self, name: str) -> str:
         """What to say on giving up."""
         if self._policy.when == "never":
-            return "the engine process ended, and --restart is never"
-        return f"the engine did not stay up in {self._policy.limit} restarts; giving up"
+            return f"the process of {name} ended, and --restart is never"
+        return f"{name} did not stay up in {self._policy.limit} restarts; giving up"

@@ -67,9 +67,10 @@ async def serve_on(
     from trimaran.server.restarts import RestartPolicy
 
     policy = RestartPolicy(options.restart, options.restart_limit, options.restart_stable)
-    link = EngineLink(process, lambda: EngineProcess(engine), Metrics(), options.timeout_engine, policy)
+    metrics = Metrics()
+    link = EngineLink(process, lambda: EngineProcess(engine), metrics.engine, options.timeout_engine, policy)
     try:
-        app, plane = assemble(options, model.names, model.version, link, started, text)
+        app, plane = assemble(options, model.names, model.version, link, metrics, started, text)
         gc.freeze()  # all this stays: no collection need look at it again, which would take 10 ms in mid-stream
         seconds = time.monotonic() - begun
         sock.listen()  # so that whoever reads the next line may connect at once
