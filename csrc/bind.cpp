@@ -151,7 +151,7 @@ void add_linear(Program& p, int out, int x, int weight, int bias, int norm, floa
 using EntryTags = std::pair<Array<int64_t, 2>, Array<uint64_t, 2>>;
 
 void tag_pages(Program& p, int group, const Array<int64_t, 1>& tags, const Array<uint64_t, 1>& owners) {
-  p.tag_pages(group, {tags.data(), owners.data()});
+  p.tag_pages(group, tags.shape(0) ? PageTags{tags.data(), owners.data()} : PageTags{});
 }
 
 nb::tuple begin(Program& p, const Array<int32_t, 1>& tokens, const Array<int32_t, 1>& starts,
@@ -346,7 +346,8 @@ NB_MODULE(_native, m) {
            nb::arg("packed").noconvert().none() = nb::none(), nb::keep_alive<1, 13>())
       .def("add_group", &Program::add_group, nb::arg("num_pages"), nb::arg("window"))
       .def("tag_pages", &tag_pages, nb::arg("group"), nb::arg("tags").noconvert(), nb::arg("owners").noconvert(),
-           "Steps say from now on what they expect of the group's pages; the arrays must outlive the program.")
+           "Steps say from now on what they expect of the group's pages; the arrays must outlive the program. "
+           "Empty ones: they say nothing.")
       .def("add_heads_cache", &Program::add_heads_cache, nb::arg("group"), nb::arg("layers"), nb::arg("kv_heads"),
            nb::arg("head_dim"), nb::arg("wide"))
       .def(

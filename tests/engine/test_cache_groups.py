@@ -92,7 +92,7 @@ def watch(engine: Engine) -> None:
     """After each step, reads what every row of it was to see; and counts pages."""
     executor, groups, size = engine._executor, engine._cache.groups, engine.info.page_size
     assert isinstance(executor, NullExecutor)
-    begin, run_step, planned = engine._runner.start, executor.run, []
+    begin, run_step, planned = engine.runner.start, executor.run, []
 
     def start(plan, **options) -> None:
         planned[:] = plan.chunks
@@ -111,7 +111,7 @@ def watch(engine: Engine) -> None:
                 assert np.count_nonzero(table[chunk.slot]) <= group.most
         return outputs
 
-    engine._runner.start, executor.run = start, checked_run  # type: ignore[method-assign]  # on these ones
+    engine.runner.start, executor.run = start, checked_run  # type: ignore[method-assign]  # on these ones
 
 
 @cache

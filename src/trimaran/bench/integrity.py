@@ -1,49 +1,79 @@
-"""What page tags cost: two engines that differ in nothing else, measured in turn until the answer is narrow enough."""
+"""What the check of page tags costs: turned off and on within one engine, in short slices of decoding, until the answer
+is narrow enough.
+
+Two engines differ by where their memory lies, by more than tags cost; so one engine runs both ways. Four slices make a
+pair: on, off, off, on, the next time the other way round, so that contexts that grow take no side. The books of tags,
+owners and what tables expect are kept either way: they cost a few numbers for each page, once in ``page_size`` tokens.
+"""
 
 import statistics
+import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from trimaran.base.messages import Submit
+from trimaran.base.sampling import SamplingParams
 from trimaran.bench.cases import CHUNK
-from trimaran.bench.closed_loop import Flow, Job, run_closed
 from trimaran.bench.machine import ForeignLoad, Machine, usable_cores
 from trimaran.engine.config import EngineConfig
 from trimaran.engine.engine import Engine
 from trimaran.engine.load import load_engine
 from trimaran.kernels.native import NativeExecutor
-from trimaran.kernels.step import Executor
 
-LEAST_PAIRS, MOST_PAIRS = 6, 400
 WIDE = 0.005  # half width of a 95 % interval that is narrow enough
+LEAST_PAIRS, MOST_PAIRS = 8, 4000
+LOOK_EVERY = 8  # pairs
 PROMPT = 256
+SLICE_SECONDS, LEAST_STEPS = 0.08, 4  # of a slice
+SETTLE = 4  # steps after a prefill that are not measured
+RESAMPLES = 400
+
+Seconds = npt.NDArray[np.float64]
 
 
 @dataclass
 class Changes:
-    """Relative changes by tags, one a pair: of throughput (positive: slower) and of the p95 time between tokens."""
+    """What was measured with so many sequences. A pair's gaps are the times of its steps: ``[2 * steps]``."""
 
     batch: int
-    slower: list[float] = field(default_factory=list)
-    later: list[float] = field(default_factory=list)
-    check_share: float = 0.0  # of the time of a decode step, the median
+    slower: list[float] = field(default_factory=list)  # of each pair: time with the check over time without, less 1
+    gaps_on: list[Seconds] = field(default_factory=list)
+    gaps_off: list[Seconds] = field(default_factory=list)
+    checks: list[float] = field(default_factory=list)  # of each step with the check: its share of the step
+    entries: int = 0  # of page tables that were compared, and right
+    seconds: float = 0.0
 
-    def interval(self, values: Sequence[float]) -> tuple[float, float]:
-        """Median, and half the width of its 95 % interval by order statistics, which no outlier stretches."""
-        ordered, n = sorted(values), len(values)
+    @property
+    def loss(self) -> tuple[float, float]:
+        """Median of the pairs, and half the width of its 95 % interval by order statistics, which no outlier
+        stretches."""
+        ordered, n = sorted(self.slower), len(self.slower)
         reach = 0.98 * n**0.5
         low, high = max(0, int(n / 2 - reach)), min(n - 1, int(n / 2 + reach + 0.5))
         return statistics.median(ordered), (ordered[high] - ordered[low]) / 2
 
     @property
+    def growth(self) -> tuple[float, float]:
+        """Of the 95th percentile of all gaps, and half the width of its 95 % interval, from pairs drawn anew."""
+        on, off = np.array(self.gaps_on), np.array(self.gaps_off)
+        draws = np.random.default_rng(0).integers(len(on), size=(RESAMPLES, len(on)))
+        drawn = [_p95(on[draw]) / _p95(off[draw]) - 1 for draw in draws]
+        low, high = np.percentile(drawn, [2.5, 97.5])
+        return _p95(on) / _p95(off) - 1, float(high - low) / 2
+
+    @property
+    def check_share(self) -> float:
+        """The median of the check's share of a step."""
+        return statistics.median(self.checks)
+
+    @property
     def narrow(self) -> bool:
-        return len(self.slower) >= LEAST_PAIRS and all(
-            self.interval(values)[1] <= WIDE for values in (self.slower, self.later)
-        )
+        return len(self.slower) >= LEAST_PAIRS and self.loss[1] <= WIDE and self.growth[1] <= WIDE
 
 
 @dataclass
@@ -59,14 +89,17 @@ class IntegrityReport:
         """Everything, as plain values; changes are shares of one."""
         batches = []
         for change in self.changes:
-            slower, later = change.interval(change.slower), change.interval(change.later)
+            loss, growth = change.loss, change.growth
             batches.append(
                 {
                     "sequences": change.batch,
                     "pairs": len(change.slower),
-                    "throughput_loss": {"median": slower[0], "half_width": slower[1]},
-                    "itl_p95_growth": {"median": later[0], "half_width": later[1]},
+                    "seconds": change.seconds,
+                    "narrow": change.narrow,
+                    "throughput_loss": {"median": loss[0], "half_width": loss[1]},
+                    "itl_p95_growth": {"value": growth[0], "half_width": growth[1]},
                     "check_share_of_step": change.check_share,
+                    "entries_checked": change.entries,
                 }
             )
         return {
@@ -81,19 +114,28 @@ class IntegrityReport:
         machine = self.machine
         foreign = "unknown" if self.foreign_cores is None else f"{self.foreign_cores:.2f} cores"
         lines = [
-            f"{self.model}: page tags on, against off",
+            f"{self.model}: the check of page tags on, against off, in one engine",
             f"{machine['cpu']}, {machine['threads']} threads, {machine['isa']}, {machine['system']}",
-            f"medians of pairs with 95 % intervals; other processes used {foreign}",
+            f"with 95 % intervals; other processes used {foreign}",
             "",
             f"{'sequences':>9}{'pairs':>7}{'throughput loss':>20}{'ITL p95 growth':>20}{'check, of a step':>18}",
         ]
-        for each in self.to_json()["batches"]:
+        values = self.to_json()
+        for each in values["batches"]:
             loss, growth = each["throughput_loss"], each["itl_p95_growth"]
             lines.append(
                 f"{each['sequences']:9}{each['pairs']:7}"
-                f"{loss['median']:12.2%} ±{loss['half_width']:.2%}{growth['median']:12.2%} ±{growth['half_width']:.2%}"
+                f"{loss['median']:12.2%} ±{loss['half_width']:.2%}{growth['value']:12.2%} ±{growth['half_width']:.2%}"
                 f"{each['check_share_of_step']:18.4%}"
             )
+        entries = sum(each["entries_checked"] for each in values["batches"])
+        lines += ["", f"{entries:,} entries of page tables were compared, and right"]
+        lines += [
+            f"{each['sequences']} sequences: stopped by the time limit, after {each['seconds']:.0f} s; the intervals "
+            f"are not within {WIDE:.1%}"
+            for each in values["batches"]
+            if not each["narrow"]
+        ]
         return "\n".join(lines)
 
 
@@ -103,54 +145,108 @@ def run_integrity(
     """Measures each batch until both intervals are narrow, or for ``seconds``; raises ``TrimaranError``."""
     threads = threads or usable_cores()
     report = IntegrityReport(model.name, Machine(threads).describe(), [Changes(batch) for batch in batches])
-    with ExitStack() as stack, ForeignLoad() as foreign:
-        engines = []
-        for tags in (True, False):
-            progress(f"loading {model.name}")
-            config = EngineConfig(
-                model=str(model),
-                page_tags=tags,
-                max_model_len=PROMPT + output,
-                max_num_seqs=max(batches),
-                max_num_batched_tokens=CHUNK,
-                threads=threads,
-            )
-            engine = load_engine(config)
-            stack.callback(engine.close)
-            engines.append(engine)
-        for changes in report.changes:
-            _measure(changes, engines, output, seconds, progress)
+    progress(f"loading {model.name}")
+    config = EngineConfig(
+        model=str(model),
+        max_model_len=PROMPT + output,
+        max_num_seqs=max(batches),
+        max_num_batched_tokens=CHUNK,
+        threads=threads,
+    )
+    engine = load_engine(config)
+    try:
+        with ForeignLoad() as foreign:
+            for changes in report.changes:
+                _Measurement(engine, changes, output).run(seconds, progress)
+    finally:
+        engine.close()
     report.foreign_cores = foreign.cores if foreign.known else None
     return report
 
 
-def _measure(
-    changes: Changes, engines: Sequence[Engine], output: int, seconds: float, progress: Callable[[str], None]
-) -> None:
-    on, off = engines
-    random = np.random.default_rng()
-    spent, checks = 0.0, []
-    while not changes.narrow and len(changes.slower) < MOST_PAIRS and spent < seconds:
-        prompts = random.integers(3, on.info.vocab, (changes.batch, PROMPT)).tolist()
-        jobs = [Job(prompt, output) for prompt in prompts]
-        order = [on, off] if len(changes.slower) % 2 else [off, on]  # so that a drift takes no side
-        flows = {id(engine): run_closed(engine, jobs, changes.batch, watch(engine)) for engine in order}
-        with_tags, without = flows[id(on)], flows[id(off)]
-        assert with_tags.outputs == without.outputs, "tags change no token"
-        changes.slower.append(with_tags.seconds / without.seconds - 1)
-        changes.later.append(_p95(with_tags) / _p95(without) - 1)
-        checks.append(statistics.median(with_tags.watched) / statistics.median(with_tags.gaps))
-        spent += with_tags.seconds + without.seconds
-        progress(f"{changes.batch} sequences: pair {len(changes.slower)}")
-    changes.check_share = statistics.median(checks)
+class _Measurement:
+    """Keeps ``changes.batch`` sequences decoding and measures slices of that."""
+
+    def __init__(self, engine: Engine, changes: Changes, output: int) -> None:
+        assert isinstance(engine.executor, NativeExecutor)
+        self._engine = engine
+        self._executor = engine.executor
+        self._changes = changes
+        self._output = output
+        self._random = np.random.default_rng()
+        self._left = 0  # steps before the first sequence ends
+        self._steps = 0  # of a slice
+
+    def run(self, seconds: float, progress: Callable[[str], None]) -> None:
+        changes, began = self._changes, time.perf_counter()
+        while (pairs := len(changes.slower)) < LEAST_PAIRS or (changes.seconds < seconds and pairs < MOST_PAIRS):
+            if pairs % LOOK_EVERY == 0 and changes.narrow:
+                break
+            if self._left < 4 * self._steps + SETTLE or not self._steps:
+                self._prefill()
+            self._pair()
+            changes.seconds = time.perf_counter() - began
+            progress(f"{changes.batch} sequences: pair {len(changes.slower)}")
+        self._check(on=True)
+        self._engine.cancel_all()
+        self._engine.step()
+        assert self._engine.stats().page_faults == 0, "a check failed where nothing was wrong"
+
+    def _prefill(self) -> None:
+        """Starts the sequences anew, and counts how many steps a slice takes."""
+        engine, batch = self._engine, self._changes.batch
+        self._check(on=True)
+        engine.cancel_all()
+        for number, prompt in enumerate(self._random.integers(3, engine.info.vocab, (batch, PROMPT)).tolist()):
+            engine.submit(
+                Submit(str(number), prompt, SamplingParams(temperature=0.0, max_tokens=self._output, ignore_eos=True))
+            )
+        while not all(sequence.output_length for sequence in engine.sequences):
+            engine.step()
+        gaps = self._slice(SETTLE, on=True)
+        self._steps = self._steps or max(LEAST_STEPS, round(SLICE_SECONDS / float(np.median(gaps))))
+        self._left = self._output - max(sequence.output_length for sequence in engine.sequences) - 1
+        if self._left < 4 * self._steps:
+            self._steps = max(1, self._left // 4)
+
+    def _pair(self) -> None:
+        changes = self._changes
+        order = (True, False, False, True) if len(changes.slower) % 2 else (False, True, True, False)
+        gaps: dict[bool, list[Seconds]] = {True: [], False: []}
+        for on in order:
+            gaps[on].append(self._slice(self._steps, on=on))
+        self._left -= 4 * self._steps
+        with_check, without = np.concatenate(gaps[True]), np.concatenate(gaps[False])
+        changes.slower.append(float(with_check.sum() / without.sum()) - 1)
+        changes.gaps_on.append(with_check)
+        changes.gaps_off.append(without)
+
+    def _check(self, *, on: bool) -> None:
+        engine = self._engine
+        engine.finish()
+        self._executor.check_pages(on=on)
+        engine.runner.expected = engine.cache.expected if on else None
+
+    def _slice(self, steps: int, *, on: bool) -> Seconds:
+        """The times of so many steps, from one commit to the next."""
+        engine, changes, gaps = self._engine, self._changes, np.empty(steps)
+        self._check(on=on)
+        if on:
+            changes.entries += steps * sum(len(held.refs) for s in engine.sequences for held in s.pages)
+        last = time.perf_counter()
+        engine.step()  # starts the first one
+        for number in range(steps):
+            check = self._executor.check_seconds
+            if number < steps - 1:
+                engine.step()
+            else:
+                engine.finish()
+            now = time.perf_counter()
+            gaps[number], last = now - last, now
+            if on:
+                changes.checks.append(check / gaps[number])
+        return gaps
 
 
-def _p95(flow: Flow) -> float:
-    return float(np.percentile(flow.gaps, 95))
-
-
-def watch(engine: Engine) -> Callable[[], float]:
-    """Tells the seconds that the check of the last step has taken."""
-    executor: Executor = engine.executor
-    assert isinstance(executor, NativeExecutor)
-    return lambda: executor.check_seconds
+def _p95(gaps: Seconds) -> float:
+    return float(np.percentile(gaps, 95))

@@ -105,7 +105,7 @@ class Engine:
         self.leases = Leases(self._cache.groups)
         self.handover = Handover(executor, self._cache.groups, self.leases, self._faults)
         self._scheduler = Scheduler(limits, self._cache, Parking(executor, self._cache) if parking else None)
-        self._runner = Runner(
+        self.runner = Runner(
             executor,
             self._cache.tables,
             self._cache.expected,
@@ -208,7 +208,7 @@ class Engine:
         if running is None:
             return
         self._choosing.mask(running.question)
-        outputs = self._runner.finish()
+        outputs = self.runner.finish()
         assert self._since is not None
         now = time.perf_counter()
         counters = self._counters
@@ -271,7 +271,7 @@ class Engine:
         self._stirred = bool(plan.chunks)
         if plan.chunks:
             question = self._choosing.ask([self._requests[c.sequence.id] for c in plan.chunks if c.samples])
-            self._runner.start(plan, want_logits=bool(question.asked))
+            self.runner.start(plan, want_logits=bool(question.asked))
             self._running = _Running(plan, time.perf_counter(), question)
         else:
             self._since = None
@@ -370,7 +370,7 @@ class Engine:
     def _faults_of(self, plan: StepPlan) -> dict[Sequence, list[PageFault]]:
         """What was wrong with the pages of the step's sequences, while everything is as it was then."""
         faulty: dict[Sequence, list[PageFault]] = {}
-        for fault in self._runner.faults():
+        for fault in self.runner.faults():
             faulty.setdefault(plan.chunks[fault.sequence].sequence, []).append(fault)
         return faulty
 

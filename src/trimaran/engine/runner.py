@@ -32,7 +32,7 @@ class Runner:
     ) -> None:
         self._executor = executor
         self._page_tables = page_tables
-        self._expected = expected
+        self.expected = expected  # what is said of the tables' entries to an executor that compares
         self._windows = windows
         self._step: StepInputs | None = None
         self._readers = array("Q", bytes(8 * max_sequences))
@@ -70,8 +70,8 @@ class Runner:
             page_tables=self._page_tables,
             logits_rows=self._logits_rows.array[:sampled],
             want_logits=want_logits,
-            expected=self._expected,
-            readers=None if self._expected is None else np.frombuffer(readers, np.uint64, n),
+            expected=self.expected,
+            readers=None if self.expected is None else np.frombuffer(readers, np.uint64, n),
         )
         self._executor.start(self._step)
 

@@ -70,10 +70,10 @@ class NativeExecutor:
                 core.pin_threads(sorted(os.sched_getaffinity(0)))
         except RuntimeError as error:  # what C++ says when the system starts no more threads
             raise ConfigError(f"threads={self.threads} cannot be started: {error}") from error
-        for number, pages in enumerate(self.page_tags or ()):
-            core.tag_pages(number, *pages)
         self._core: _native.Program | None = core
         self._packed: Packed | None = assembly.packed
+        self._tags = self.page_tags or ()
+        self.check_pages(on=options.page_tags)
         self.weight_bytes = self._core.weight_bytes
         self.kv_bytes = self._core.kv_bytes
         self._greedy = self._core.greedy_view()
@@ -110,6 +110,14 @@ class NativeExecutor:
             step.want_logits,
         )
         self._started = step
+
+    def check_pages(self, *, on: bool) -> None:
+        """Turns the check of page tags off, and on again, for who measures what it costs; nothing else should. Between
+        two steps of an executor that has tags, and steps must say what they expect accordingly."""
+        assert self._core is not None
+        self.page_tags = self._tags if on else None
+        for number, pages in enumerate(self._tags):
+            self._core.tag_pages(number, *(pages if on else PageTags.of(0)))
 
     @property
     def check_seconds(self) -> float:
