@@ -85,7 +85,7 @@ class EngineLink:
         patience: float,
         policy: RestartPolicy,
         *,
-        name: str = "the engine",
+        name: str = "engine",
     ) -> None:
         """Takes over ``process``, which has been started; ``launch`` makes others that have not.
 
@@ -141,7 +141,7 @@ class EngineLink:
         if self._deviated:
             return self._deviated
         if (silent := self._process.silent_for) > SILENT_SECONDS:
-            return f"{self._name} has not answered for {silent:.0f} s"
+            return f"the {self._name} has not answered for {silent:.0f} s"
         return None
 
     async def stop(self, deadline: float) -> None:
@@ -162,8 +162,8 @@ class EngineLink:
     def _ended(self, task: asyncio.Task[None]) -> None:
         """No task may end by an error of ours without the server noticing."""
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.critical("the link to %s failed", self._name, exc_info=error)
-            self._give_up(f"the link to {self._name} failed")
+            log.critical("the link to the %s failed", self._name, exc_info=error)
+            self._give_up(f"the link to the {self._name} failed")
 
     def _give_up(self, why: str) -> None:
         if not self.lost.done():
@@ -192,7 +192,7 @@ class EngineLink:
                 await self._receive(process)
             except errors.EngineDiedError as error:
                 log.error("%s", error)
-            self._down(f"the process of {self._name} ended; a new one is being started")
+            self._down(f"the {self._name} process ended; a new one is being started")
             if self._stopping:
                 return
             lived, restarted = time.monotonic() - born, None
@@ -210,11 +210,11 @@ class EngineLink:
         try:
             await process.start()
         except errors.TrimaranError as error:
-            log.error("%s does not start: %s", self._name, error)
+            log.error("the %s does not start: %s", self._name, error)
             return None
         self.metrics.restarts.inc()
         self._up(process)
-        log.warning("a new process (%d) of %s serves", process.pid, self._name)
+        log.warning("a new %s process (%d) serves", self._name, process.pid)
         return process
 
     async def _receive(self, process: EngineProcess) -> None:
@@ -248,7 +248,7 @@ class EngineLink:
             await asyncio.sleep(WATCH_SECONDS)
             process = self._process
             if process is not None and process.silent_for > self._patience:
-                log.error("%s has not answered for %.0f s; ending it", self._name, process.silent_for)
+                log.error("the %s has not answered for %.0f s; ending it", self._name, process.silent_for)
                 process.kill()
 
     async def _send(self) -> None:

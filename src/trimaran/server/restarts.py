@@ -35,5 +35,5 @@ class Restarts:
     def why(self, name: str) -> str:
         """What to say on giving up."""
         if self._policy.when == "never":
-            return f"the process of {name} ended, and --restart is never"
-        return f"{name} did not stay up in {self._policy.limit} restarts; giving up"
+            return f"the {name} process ended, and --restart is never"
+        return f"the {name} did not stay up in {self._policy.limit} restarts; giving up"
