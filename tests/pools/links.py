@@ -10,23 +10,17 @@ import numpy as np
 import pytest
 
 from trimaran.base.errors import ConfigError
-from trimaran.pools.hello import Hello
 from trimaran.pools.key import PoolKey
-from trimaran.pools.layout import layout_data
 from trimaran.pools.link import Arrival, Link, Listener, Transport
-from trimaran.pools.nixl import NixlTransport, load_nixl
-from trimaran.pools.shared_memory import SharedMemoryTransport
-from trimaran.pools.tcp import TcpTransport
+from trimaran.pools.nixl import load_nixl
 from trimaran.pools.transfer import Message
+from trimaran.pools.transports import TRANSPORTS, open_transport
 
-from .transfers import EPOCH, LAYOUT, MODEL, TAKEN_FORMAT
+from .transfers import KEY, hello
 
 Take = Callable[[Message, np.ndarray | None], Any]
 
-KEY = PoolKey("a key for tests that nobody should ever use")
-FRAME_BYTES = 1 << 16
 PATIENCE = 30.0  # seconds; nothing here should take one
-TRANSPORTS: dict[str, type[Any]] = {"tcp": TcpTransport, "shm": SharedMemoryTransport, "nixl": NixlTransport}
 
 
 def _has_nixl() -> bool:
@@ -44,21 +38,7 @@ NAMES = [
 
 
 def transport(name: str, key: PoolKey = KEY) -> Transport:
-    made: Transport = TRANSPORTS[name](key)
-    return made
-
-
-def hello(of: str, **changes: Any) -> Hello:
-    values: dict[str, Any] = {
-        "role": of,
-        "name": f"the {of}",
-        "epoch": EPOCH,
-        "model": MODEL,
-        "layout": layout_data(LAYOUT if of == "sender" else LAYOUT.converted(TAKEN_FORMAT)),
-        "transports": list(TRANSPORTS),
-        "frame_bytes": FRAME_BYTES if of == "receiver" else 0,
-    }
-    return Hello(**(values | changes))
+    return open_transport(name, key)
 
 
 def wait_for(what: Callable[[], Any], *pollable: Link | Listener) -> Any:

@@ -14,8 +14,8 @@ from trimaran.pools.key import PoolKey
 from trimaran.pools.layout import layout_data
 from trimaran.pools.transfer import Abort, PageFrame, Refused, Taken
 
-from .links import FRAME_BYTES, NAMES, hello, pair, pump, receive, transport, wait_for
-from .transfers import EPOCH, LAYOUT, Receiver, sending, ticket, whole
+from .links import NAMES, pair, pump, receive, transport, wait_for
+from .transfers import EPOCH, FRAME_BYTES, LAYOUT, Receiver, hello, sending, ticket, whole
 
 pytestmark = [pytest.mark.usefixtures("nothing_left"), pytest.mark.parametrize("name", NAMES)]
 

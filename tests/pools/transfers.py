@@ -1,6 +1,7 @@
 """Two engines' worth of pages, without engines: a prompt, the sender's pages, the receiver's, and a ticket."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -8,16 +9,21 @@ from trimaran.base.formats import CacheGroup, HeadsCache, KVFormat
 from trimaran.base.messages import Token
 from trimaran.kernels.page_layout import PageLayout
 from trimaran.pools.arrivals import Arrivals
+from trimaran.pools.hello import Hello
+from trimaran.pools.key import PoolKey
 from trimaran.pools.layout import layout_data
 from trimaran.pools.receiving import Admit, Import, Outcome, Refusal
 from trimaran.pools.sending import Batch, Sending
 from trimaran.pools.ticket import Address, Ticket, TicketPages, digest_of_tokens
 from trimaran.pools.transfer import Frame, PageFrame
+from trimaran.pools.transports import TRANSPORTS
 
 PAGE = 16
 EPOCH = 0x1234
 MODEL = "sha256:model"
 LEASE = 5.0
+KEY = PoolKey("a key for tests that nobody should ever use")
+FRAME_BYTES = 1 << 16
 FIRST = [Token(7), Token(9)]
 LAYOUT = PageLayout(
     "reference",
@@ -27,6 +33,19 @@ LAYOUT = PageLayout(
 )
 TAKEN_FORMAT = KVFormat.INT8  # the receiver's
 PAGE_BYTES = [LAYOUT.converted(TAKEN_FORMAT).page_bytes(group) for group in range(2)]
+
+
+def hello(of: str, **changes: Any) -> Hello:
+    values: dict[str, Any] = {
+        "role": of,
+        "name": f"the {of}",
+        "epoch": EPOCH,
+        "model": MODEL,
+        "layout": layout_data(LAYOUT if of == "sender" else LAYOUT.converted(TAKEN_FORMAT)),
+        "transports": list(TRANSPORTS),
+        "frame_bytes": FRAME_BYTES if of == "receiver" else 0,
+    }
+    return Hello(**(values | changes))
 
 
 def prompt(tokens: int) -> list[int]:
@@ -76,8 +95,8 @@ def frames(machine: Sending, computed: int | None = None, room: int = 1 << 30) -
     return found
 
 
-def whole(machine: Sending) -> list[tuple[Frame, np.ndarray | None]]:
-    return [*frames(machine), (machine.commit(FIRST), None)]
+def whole(machine: Sending, room: int = 1 << 30) -> list[tuple[Frame, np.ndarray | None]]:
+    return [*frames(machine, room=room), (machine.commit(FIRST), None)]
 
 
 @dataclass
@@ -85,13 +104,16 @@ class Receiver:
     """The receiver's engine: pages under tags, filled by what the transfers say."""
 
     limit: int = 8
+    epoch: int = EPOCH
     tags: dict[tuple[int, int], int] = field(default_factory=dict)
     pages: dict[tuple[int, int], bytes] = field(default_factory=dict)
     admitted: list[Admit] = field(default_factory=list)
     released: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.arrivals = Arrivals(EPOCH, PAGE_BYTES, lambda group, page, tag: self.tags[group, page] == tag, self.limit)
+        self.arrivals = Arrivals(
+            self.epoch, PAGE_BYTES, lambda group, page, tag: self.tags[group, page] == tag, self.limit
+        )
 
     def expect(self, of: Ticket, now: float = 0.0) -> None:
         self.arrivals.expect(of, now)

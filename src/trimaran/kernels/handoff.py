@@ -19,6 +19,11 @@ def batch_pages(layout: PageLayout, group: int) -> int:
     return max(1, BATCH_BYTES // layout.page_bytes(group))
 
 
+def largest_batch(layout: PageLayout) -> int:
+    """Bytes of the largest batch of pages of any group."""
+    return max(batch_pages(layout, group) * layout.page_bytes(group) for group in range(len(layout.groups)))
+
+
 def pages_read(layout: PageLayout, page_tables: Sequence[Int32], slot: int, position: int) -> tuple[Int32, ...]:
     """Of each cache group the pages that a sequence's tokens from ``position`` on read, all before it being computed:
     in a group with a window those of the window, else all. ``page_tables`` are as in ``StepInputs``."""

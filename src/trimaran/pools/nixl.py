@@ -51,6 +51,7 @@ class NixlTransport(TcpTransport):
 
 def load_nixl() -> Any:
     """NIXL's Python module; raises ``ConfigError`` when none can be imported."""
+    os.environ.setdefault("UCX_LOG_FILE", "stderr")  # else it is standard output, where data goes
     failures = []
     for name in _BUILDS:
         try:
