@@ -33,6 +33,7 @@ METRICS = {
     "trimaran_executor_seconds": "counter",
     "trimaran_step_seconds": "counter",
     "trimaran_steps": "counter",
+    "trimaran_tool_calls": "counter",
     "trimaran_time_to_first_token_seconds": "histogram",
 }
 
