@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 from trimaran.base.version import __version__
 
 if TYPE_CHECKING:
+    from trimaran.base.grammar import Grammar
     from trimaran.base.sampling import SamplingParams
     from trimaran.checkpoint.verify import verify_model_integrity
     from trimaran.llm import LLM
 
-__all__ = ["LLM", "SamplingParams", "__version__", "verify_model_integrity"]
+__all__ = ["LLM", "Grammar", "SamplingParams", "__version__", "verify_model_integrity"]
 
 
 def __getattr__(name: str) -> Any:
@@ -20,6 +21,10 @@ def __getattr__(name: str) -> Any:
         from trimaran.llm import LLM
 
         return LLM
+    if name == "Grammar":
+        from trimaran.base.grammar import Grammar
+
+        return Grammar
     if name == "SamplingParams":
         from trimaran.base.sampling import SamplingParams
 

@@ -3,6 +3,7 @@
 import json
 import re
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from trimaran.base.grammar import Grammar
 from trimaran.base.messages import Submit
 from trimaran.base.sampling import SamplingParams
 from trimaran.checkpoint import open_checkpoint
+from trimaran.engine.constraints.matcher import Matcher
 from trimaran.engine.constraints.tokens import TokenTable
 from trimaran.engine.engine import Engine
 from trimaran.kernels.null import NullModel
@@ -109,6 +111,52 @@ def test_each_kind_of_grammar(engine, tokenizer, kind, text, pattern):
     for answer in answers.values():
         said = tokenizer.decode(answer.ids)
         assert re.fullmatch(pattern, said) if answer.finish == "stop" else answer.finish == "length", said
+
+
+TAGS = {
+    "structures": [
+        {"begin": "<f=a>", "schema": {"type": "integer", "minimum": 0, "maximum": 9}, "end": "</f>"},
+        {"begin": "<f=b>", "schema": {"const": "x"}, "end": ""},
+        {"begin": "<|im_start|>", "schema": True, "end": "!"},
+    ],
+    "triggers": ["<f", "<|im_start|>"],
+}
+
+
+def allowed(engine: Engine, grammar: Grammar, tokens: list[int]) -> bool:
+    """Whether an answer may begin with these tokens."""
+    engine.submit(asking("probe", grammar))
+    while (outcome := dict(engine._constraints.arrived()).get("probe")) is None:
+        time.sleep(0.001)
+    assert isinstance(outcome, Matcher), outcome
+    engine.cancel("probe")
+    engine.step()
+    return outcome.state.validate_tokens(tokens) == len(tokens)
+
+
+def test_a_structural_tag_frees_text_up_to_its_triggers(engine, tokenizer):
+    grammar = Grammar("structural_tag", json.dumps(TAGS))
+    start = tokenizer.encode("<|im_start|>", special=True)
+
+    def may(text: str, control: bool = False, after: str = "") -> bool:
+        tokens = tokenizer.encode(text) + (start + tokenizer.encode(after) if control else [])
+        return allowed(engine, grammar, [*tokens, END])
+
+    for text in ("", "as you like {<", 'so: <f=a>7</f> and <f=b>"x" <f=a>3</f>'):
+        assert may(text), text
+    for text in ("<f", "<f=c>", "<f=a>12</f>", "<f=a>7</g>", "<f=a> 7</f>"):
+        assert not may(text), text
+    assert may("now", True, "[1,{}]!")
+    assert not may("now", True, "nothing!")
+
+
+@pytest.mark.parametrize(
+    "changed", [{"triggers": ["<g"]}, {"triggers": ["<f"]}, {"structures": [{"begin": "<f"}]}, {"structures": 3}]
+)
+def test_structural_tags_that_make_no_sense(engine, changed):
+    failure = run(engine, asking("a", Grammar("structural_tag", json.dumps({**TAGS, **changed}))))["a"].failure
+    assert failure is not None
+    assert failure.param == "grammar"
 
 
 def test_white_space_is_as_asked(engine, tokenizer):

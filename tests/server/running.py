@@ -108,6 +108,7 @@ def running(
     settings = ServeOptions(model=str(path), **{"timeout_graceful_shutdown": 5.0, **options})
     config = EngineConfig(
         executor="null",
+        model=str(path),  # for its vocabulary
         null=null,
         max_num_seqs=settings.max_num_seqs,
         max_waiting=settings.max_num_seqs + settings.max_waiting,

@@ -1,5 +1,6 @@
 """Every field of the OpenAI API's request schemas, as the official package has them, is enforced or refused by name."""
 
+import re
 import typing
 
 import httpx
@@ -125,6 +126,20 @@ def is_label(value, name):
     return check
 
 
+def answers_as_asked(name, value, pattern):
+    """The answer is what ``name`` at ``value`` says, however the model would answer."""
+
+    def check(server, kind):
+        assert not re.fullmatch(pattern, said(choices(server, kind, max_tokens=50)[0]))
+        [choice] = choices(server, kind, max_tokens=500, seed=1, **{name: value})
+        assert choice["finish_reason"] == "stop"
+        assert re.fullmatch(pattern, said(choice)), said(choice)
+        response = post(server, kind, **{name: 7})
+        assert (response.status_code, response.json()["error"]["param"]) == (400, name)
+
+    return check
+
+
 FORCED = CHARACTERS.index("z")
 ENFORCED = {
     "messages": differs("messages", [{"role": "user", "content": "Something else"}]),
@@ -145,6 +160,7 @@ ENFORCED = {
     "temperature": differs("temperature", 5, seed=1, max_tokens=20),
     "top_p": differs("top_p", 1e-6, temperature=5, seed=1, max_tokens=20),
     "top_logprobs": shows_top_logprobs,
+    "response_format": answers_as_asked("response_format", {"type": "json_object"}, r"\{.*\}"),
     "user": is_label("someone", "user"),
     "safety_identifier": is_label("someone", "safety_identifier"),
     "prompt_cache_key": is_label("somewhere", "prompt_cache_key"),
@@ -160,7 +176,6 @@ MEANT = {  # a value that asks for something, where a bare string would only be 
     "prompt_cache_options": {"mode": "explicit"},
     "prompt_cache_retention": "24h",
     "reasoning_effort": "high",
-    "response_format": {"type": "json_object"},
     "service_tier": "flex",
     "store": True,
     "tool_choice": "required",
@@ -212,6 +227,16 @@ VLLM = {
     "min_tokens": differs("min_tokens", 3, logit_bias={str(END): 100}),
     "priority": refuses("priority", 2**40),
     "cache_salt": refuses("cache_salt", 1),
+    "constraint": refuses("constraint", {"name": "none is installed"}),
+    "guided_choice": answers_as_asked("guided_choice", ["no", "yes"], "no|yes"),
+    "guided_grammar": answers_as_asked("guided_grammar", 'root ::= "a" [0-9] [0-9]', r"a\d\d"),
+    "guided_json": answers_as_asked("guided_json", {"enum": [1, "b"]}, '1|"b"'),
+    "guided_json_object": answers_as_asked("guided_json_object", True, r"\{.*\}"),
+    "guided_regex": answers_as_asked("guided_regex", "[a-c]{3}", "[a-c]{3}"),
+    "guided_whitespace_pattern": refuses("guided_whitespace_pattern", " "),
+    "response_format": answers_as_asked("response_format", {"type": "json_object"}, r"\{.*\}"),
+    "structural_tag": refuses("structural_tag", "{}"),
+    "structured_outputs": answers_as_asked("structured_outputs", {"regex": "[a-c]{3}"}, "[a-c]{3}"),
 }
 
 

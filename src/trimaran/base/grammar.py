@@ -8,7 +8,7 @@ from trimaran.base.errors import RequestError
 
 MAX_GRAMMAR_LENGTH = 1 << 18  # characters
 
-GrammarKind = Literal["json_schema", "regex", "choice", "lark", "ebnf", "constraint"]
+GrammarKind = Literal["json_schema", "regex", "choice", "lark", "ebnf", "structural_tag", "constraint"]
 
 
 class Grammar(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -19,6 +19,7 @@ class Grammar(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
     * ``choice``: a JSON array of strings, one of which is the answer.
     * ``lark``: llguidance's dialect of Lark. ``<|name|>`` in it is a control token, ``%json {…}`` a schema.
     * ``ebnf``: Lark, or GBNF as llama.cpp writes it.
+    * ``structural_tag``: JSON as in ``response_format``: free text with structures in it.
     * ``constraint``: a JSON object with the ``name`` of an installed ``TokenConstraint`` and its ``argument``.
 
     ``field`` is where a client wrote it, for errors. Raises ``RequestError`` for a text that is too long.

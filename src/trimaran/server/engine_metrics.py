@@ -48,6 +48,20 @@ class EngineMetrics:
                 "Leases of cache pages whose transfer was not heard of in time",
                 registry=registry,
             ),
+            "constrained_requests": Counter(
+                "trimaran_constrained_requests", "Sequences held to a grammar or constraint", registry=registry
+            ),
+            "grammars_compiled": Counter(
+                "trimaran_grammars_compiled", "Grammars compiled; others were known already", registry=registry
+            ),
+            "grammar_seconds": Counter(
+                "trimaran_grammar_seconds", "Time in which grammars were compiled, beside the steps", registry=registry
+            ),
+            "mask_seconds": Counter(
+                "trimaran_mask_seconds",
+                "Of the time of steps, that in which it was worked out which tokens may come next",
+                registry=registry,
+            ),
             "preemptions": Counter("trimaran_preemptions", "Sequences that gave up their pages", registry=registry),
         }
         self._gauges = {

@@ -10,7 +10,9 @@ from trimaran.base.grammar import Grammar
 from trimaran.engine.constraints.tokens import TokenTable
 
 if TYPE_CHECKING:
-    from llguidance import LLMatcher, LLTokenizer
+    from llguidance import LLMatcher
+
+    from trimaran.engine.constraints.tokenizer import GrammarTokenizer
 
 _MAX_GRAMMARS = 256
 _MAX_TEXT = 1 << 22  # characters of all grammars: what is compiled grows with them
@@ -24,7 +26,7 @@ class GrammarCache:
     def __init__(self, thread: ThreadPoolExecutor, table: Callable[[], TokenTable]) -> None:
         self._thread = thread
         self._table = table
-        self._tokenizer: LLTokenizer | None = None
+        self._tokenizer: GrammarTokenizer | None = None
         self._known: OrderedDict[Key, Future[LLMatcher]] = OrderedDict()
         self._text = 0
         self.compiled = 0

@@ -5,24 +5,26 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
+from llguidance import LLExecutor, LLMatcher, LLParserLimits
 from llguidance.gbnf_to_lark import any_to_lark
 
 from trimaran.base.errors import RequestError
 from trimaran.base.grammar import Grammar
 from trimaran.engine.constraints.matcher import Matcher, UInt32
+from trimaran.engine.constraints.structural_tag import structural_tag
+from trimaran.engine.constraints.tokenizer import GrammarTokenizer
 
 _MAX_LEXER_STATES = 50_000  # of 1 to 2 kB, which a long answer in an awkward grammar makes
 _UNENFORCED = re.compile(r"Unimplemented keys: \[(.*)\]")
 
 
-def compile_grammar(grammar: Grammar, tokenizer: LLTokenizer) -> LLMatcher:
+def compile_grammar(grammar: Grammar, tokenizer: GrammarTokenizer) -> LLMatcher:
     """A matcher at the beginning of ``grammar``, to be copied for each request.
 
     Raises ``RequestError`` that names the grammar's field, and the feature if it has one that cannot be enforced.
     """
     limits = LLParserLimits(max_lexer_states=_MAX_LEXER_STATES, verbose_errors=False)
-    matcher = LLMatcher(tokenizer, _text_of(grammar), log_level=0, limits=limits)
+    matcher = LLMatcher(tokenizer.vocabulary, _text_of(grammar, tokenizer.control), log_level=0, limits=limits)
     if matcher.is_error():
         raise _refusal(grammar.field, matcher.get_error())
     return matcher
@@ -61,7 +63,7 @@ def _trouble(matcher: Matcher) -> RequestError:
     )
 
 
-def _text_of(grammar: Grammar) -> str:
+def _text_of(grammar: Grammar, control: dict[str, int]) -> str:
     """What llguidance compiles; raises ``RequestError``."""
     match grammar.kind:
         case "json_schema":
@@ -77,6 +79,9 @@ def _text_of(grammar: Grammar) -> str:
                 return LLMatcher.grammar_from_lark(any_to_lark(grammar.text))
             except Exception as error:  # of a converter that says everything by whatever it runs into
                 raise RequestError(f"{grammar.field} is neither Lark nor GBNF: {error}", param=grammar.field) from None
+        case "structural_tag":
+            text = structural_tag(grammar.text, grammar.field, control.get, _json_options(grammar.whitespace))
+            return LLMatcher.grammar_from_lark(text)
         case "constraint":
             raise AssertionError("not a grammar")
 

@@ -23,7 +23,6 @@ OPENAI_CHAT: Inert = {
     "prediction": (None,),
     "prompt_cache_options": (None, {}, {"mode": "implicit"}),
     "prompt_cache_retention": (None, "in_memory"),
-    "response_format": (None, {"type": "text"}),
     "service_tier": (None, "auto", "default"),
     "store": (None, False),
     "verbosity": (None, "medium"),
@@ -40,17 +39,21 @@ VLLM: Inert = {
     "allowed_token_ids": (None, []),
     "bad_words": (None, []),
     "include_stop_str_in_output": (None, False),
+    "guided_decoding_backend": (None, "auto", "guidance"),
     "length_penalty": (None, 1.0),
     "logits_processors": (None, []),
     "prompt_logprobs": (None,),
-    "response_format": (None, {"type": "text"}),
     "return_token_ids": (None, False),
     "return_tokens_as_token_ids": (None, False),
     "skip_special_tokens": (None, True),
     "spaces_between_special_tokens": (None, True),
-    "structured_outputs": (None,),
     "truncate_prompt_tokens": (None,),
     "use_beam_search": (None, False),
+}
+STRUCTURED_OUTPUTS: Inert = {
+    "disable_additional_properties": (None, False),
+    "disable_any_whitespace": (None, False, True),  # there is none unless a pattern asks for it
+    "disable_fallback": (None, False, True),  # there is nothing to fall back on
 }
 VLLM_CHAT: Inert = {
     "chat_template": (None,),

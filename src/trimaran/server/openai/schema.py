@@ -17,6 +17,7 @@ from trimaran.server.openai import fields
 from trimaran.server.openai.body import Body, Ids, OneFinding, Strings, values_of
 from trimaran.server.openai.bounds import MAX_MESSAGES, MAX_TOOLS
 from trimaran.server.openai.messages import Message
+from trimaran.server.openai.structured import Structured
 from trimaran.server.openai.tools import Calling, Tool, ToolChoice, calling
 
 SALT_LENGTH = 1024  # every choice carries it
@@ -29,7 +30,7 @@ class StreamOptions(Body):
     include_usage: bool | None = None
 
 
-class Generate(Body):
+class Generate(Structured):
     """What chat and completions have in common."""
 
     model: str
@@ -85,6 +86,7 @@ class Generate(Body):
             "stop_token_ids": tuple(self.stop_token_ids or ()),
             "ignore_eos": self.ignore_eos,
             "logprobs": logprobs,
+            "grammar": self.grammar(),
         }
         return SamplingParams(**{name: value for name, value in given.items() if value is not None})
 
