@@ -11,14 +11,12 @@ from trimaran.engine.decoding import DecodeEngine
 from trimaran.engine.engine import Engine
 from trimaran.engine.prefill_role import PrefillRole
 from trimaran.engine.prefilling import PrefillEngine
-from trimaran.kernels.handoff import BATCH_BYTES
+from trimaran.kernels.handoff import largest_batch
 from trimaran.pools.hello import Hello
 from trimaran.pools.hello import Role as Side
 from trimaran.pools.key import PoolKey
 from trimaran.pools.layout import layout_data
-from trimaran.pools.link import Transport
-from trimaran.pools.shared_memory import SharedMemoryTransport
-from trimaran.pools.tcp import TcpTransport
+from trimaran.pools.transports import open_transport
 
 EPOCH_BITS = 62
 
@@ -83,10 +81,7 @@ def open_role(engine: Engine, pool: PoolConfig | None) -> EngineRole:
     if pool is None:
         raise ConfigError("an engine that prefills or decodes needs the options of its pool")
     key, epoch = PoolKey(pool.key), secrets.randbits(EPOCH_BITS)
-    transports = {kind.name: kind(key) for kind in _TRANSPORTS if kind.name in pool.transports}
-    if unknown := set(pool.transports) - transports.keys():
-        known = ", ".join(kind.name for kind in _TRANSPORTS)
-        raise ConfigError(f"unknown transport {', '.join(sorted(unknown))}; known are {known}")
+    transports = {name: open_transport(name, key) for name in pool.transports}
 
     def hello(side: Side) -> Hello:
         return Hello(
@@ -96,14 +91,11 @@ def open_role(engine: Engine, pool: PoolConfig | None) -> EngineRole:
             model=engine.info.digest,
             layout=layout_data(engine.executor.layout),
             transports=list(pool.transports),
-            frame_bytes=BATCH_BYTES,
+            frame_bytes=largest_batch(engine.executor.layout),
         )
 
     if isinstance(engine, PrefillEngine):
         return PrefillRole(engine, hello("sender"), key, transports)
-    ordered: list[tuple[str, Transport]] = [(name, transports[name]) for name in pool.transports]
-    listeners = [(name, transport.listen(hello("receiver"), pool.listen.get(name))) for name, transport in ordered]
+    receiver = hello("receiver")
+    listeners = [(name, transport.listen(receiver, pool.listen.get(name))) for name, transport in transports.items()]
     return DecodeRole(engine, epoch, key, listeners)
-
-
-_TRANSPORTS = (SharedMemoryTransport, TcpTransport)
