@@ -61,10 +61,12 @@ class Layers:
             self.bytes += _native.outlier_bytes(1, shape.n, paired, weight.outliers.starts)
         self.copies = max(1, FOOTPRINT // self.bytes)
         table = np.random.default_rng(0).standard_normal((VOCAB, shape.k), np.float32)
+        result = max(VOCAB, shape.n if shape.epilogue == "logits" else 0)
         core = _native.Program(
             isa=choose_isa(os.environ),
             threads=threads,
-            vocab=max(VOCAB, shape.n if shape.epilogue == "logits" else 0),
+            vocab=result,
+            result=result,
             max_rows=rows,
             max_sequences=rows,
             page_size=16,
@@ -76,7 +78,7 @@ class Layers:
         x = core.add_buffer(shape.k, False)
         out = core.add_buffer(shape.n // 2 if paired else shape.n, False)
         inputs = Weight("inputs", WeightFormat.FP32, table.shape, table)
-        core.embed(x, core.add_matrix(canonical_arrays(inputs), False, False), 1.0)
+        core.embed(x, core.add_matrix(canonical_arrays(inputs), False, False), 1.0, "token")
         for i in range(self.copies):
             core.linear(
                 out=out,

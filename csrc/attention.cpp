@@ -53,13 +53,13 @@ void Program::plan(AttentionOp& op) {
   op.plan = int(plans_.size());
   for (const Op& other : ops_) {  // layers of one shape share a plan
     const auto* b = std::get_if<AttentionOp>(&other);
-    if (b && b->heads == op.heads && same_shape(heads_[b->cache], heads_[op.cache])) {
+    if (b && b->heads == op.heads && b->causal == op.causal && same_shape(heads_[b->cache], heads_[op.cache])) {
       op.plan = b->plan;
     }
   }
   if (op.plan == int(plans_.size())) {
     const HeadsCache& cache = heads_[op.cache];
-    const AttentionShape shape{op.heads, cache.kv_heads, cache.head_dim, window_of(op), cache.group};
+    const AttentionShape shape{op.heads, cache.kv_heads, cache.head_dim, window_of(op), cache.group, op.causal};
     plans_.emplace_back(shape, options_.limits.page_size, options_.share_prefixes, team_.size());
   }
   for (auto [norm, inverse] : {std::pair(&op.q_norm, &q_inverse_), std::pair(&op.k_norm, &k_inverse_)}) {
@@ -85,7 +85,7 @@ Attention Program::attention_for(const AttentionOp& op, const Team::Member& m) c
   if (a.kv.key_scales) a.kv.value_scales = a.kv.key_scales + cache.layers.size() * cache.kv_heads;
   a.qkv = qkv.data, a.qkv_stride = qkv.stride, a.out = out.data, a.out_stride = out.stride;
   a.heads = op.heads, a.kv_heads = cache.kv_heads, a.head_dim = cache.head_dim;
-  a.window = window_of(op);
+  a.window = window_of(op), a.causal = op.causal;
   a.scale = op.scale * 1.44269504f;  // log2(e): weights are powers of two
   const auto norm = [&](const HeadNormOp& n, const std::vector<float>& inverse) {
     return HeadNorm{n.weight < 0 ? nullptr : vectors_[n.weight], n.eps, n.whole ? inverse.data() : nullptr};

@@ -19,7 +19,8 @@ void AttentionPlan::add_sequence(const SequenceRows& s, int index) {
     for (int t = 0; t < tiles; t++) {
       const UnitPart& p = parts_[part + t];
       const int first = first_seen(s.context + p.row / group, shape_.window) / kBlockTokens;
-      const int blocks = (s.context + (p.row + p.rows - 1) / group) / kBlockTokens + 1 - first;
+      const int last = shape_.causal ? (p.row + p.rows - 1) / group : s.rows - 1;
+      const int blocks = (s.context + last) / kBlockTokens + 1 - first;
       units_.push_back({head, part + t, 1, p.rows, first, blocks, first, blocks, -1, -1});
     }
   }

@@ -15,6 +15,7 @@ struct AttentionShape {
   int heads, kv_heads, head_dim;
   int window;  // 0: none
   int group;   // whose pages are read
+  bool causal;
 };
 
 // Attention of one shape (all layers of a model share it), cut for the team anew in every step.
@@ -28,7 +29,7 @@ class AttentionPlan {
       : shape_(shape),
         page_size_(page_size),
         threads_(threads),
-        share_prefixes_(share_prefixes && shape.window == 0),
+        share_prefixes_(share_prefixes && shape.window == 0 && shape.causal),
         prefixes_(shape.group, page_size),
         partials_(partials_for(threads)) {}
 

@@ -45,10 +45,10 @@ size_t padded_outlier_bytes(int matrices, int n, bool paired, const Array<int32_
   return Arena::padded((size_t(matrices) * strips + 1) * sizeof(uint32_t)) + Arena::padded(rows * sizeof(OutlierRow));
 }
 
-void construct(Program* self, const std::string& isa, int threads, int vocab, int max_rows, int max_sequences,
-               int page_size, int max_positions, bool int8_activations, const std::string& kv, size_t weight_bytes,
-               bool share_prefixes, const OptionalArray<uint8_t, 1>& packed) {
-  const StepLimits limits{vocab, max_rows, max_sequences, page_size, max_positions};
+void construct(Program* self, const std::string& isa, int threads, int vocab, int result, int max_rows,
+               int max_sequences, int page_size, int max_positions, bool int8_activations, const std::string& kv,
+               size_t weight_bytes, bool share_prefixes, const OptionalArray<uint8_t, 1>& packed) {
+  const StepLimits limits{vocab, result, max_rows, max_sequences, page_size, max_positions};
   if (packed && packed->shape(0) != weight_bytes) throw std::invalid_argument("packed weights are of another size");
   const uint8_t* lent = packed ? packed->data() : nullptr;
   new (self) Program({isa, threads, limits, int8_activations, kv_format(kv), share_prefixes, weight_bytes, lent});
@@ -132,6 +132,13 @@ void add_route(Program& p, int out, int logits, int bias, int experts, int top_k
 void add_experts_op(Program& p, int out, int x, int routes, int gate_up, int down, int top_k, int norm, float eps,
                     int residual) {
   p.add_op(ExpertsOp{out, x, routes, gate_up, down, top_k, norm, eps, residual});
+}
+
+RowIndex row_index(const std::string& name) {
+  if (name == "token") return RowIndex::kToken;
+  if (name == "position") return RowIndex::kPosition;
+  if (name == "first") return RowIndex::kFirst;
+  throw std::invalid_argument("unknown index '" + name + "'");
 }
 
 Epilogue epilogue_named(const std::string& name) {
@@ -341,9 +348,9 @@ NB_MODULE(_native, m) {
       .def(nb::init<int, float, bool>(), nb::arg("weight"), nb::arg("eps"), nb::arg("whole"));
   nb::class_<Program>(m, "Program", "Buffers, packed weights and ops, built once and run once per step.")
       .def("__init__", &construct, nb::kw_only(), nb::arg("isa"), nb::arg("threads"), nb::arg("vocab"),
-           nb::arg("max_rows"), nb::arg("max_sequences"), nb::arg("page_size"), nb::arg("max_positions"),
-           nb::arg("int8_activations"), nb::arg("kv_format"), nb::arg("weight_bytes"), nb::arg("share_prefixes") = true,
-           nb::arg("packed").noconvert().none() = nb::none(), nb::keep_alive<1, 13>())
+           nb::arg("result"), nb::arg("max_rows"), nb::arg("max_sequences"), nb::arg("page_size"),
+           nb::arg("max_positions"), nb::arg("int8_activations"), nb::arg("kv_format"), nb::arg("weight_bytes"),
+           nb::arg("share_prefixes") = true, nb::arg("packed").noconvert().none() = nb::none(), nb::keep_alive<1, 14>())
       .def("add_group", &Program::add_group, nb::arg("num_pages"), nb::arg("window"))
       .def("tag_pages", &tag_pages, nb::arg("group"), nb::arg("tags").noconvert(), nb::arg("owners").noconvert(),
            "Steps say from now on what they expect of the group's pages; the arrays must outlive the program. "
@@ -378,22 +385,31 @@ NB_MODULE(_native, m) {
       .def("add_experts", &add_experts, nb::arg("weight"), nb::arg("paired"),
            "A matrix for each expert, one under the other.")
       .def(
-          "embed", [](Program& p, int out, int weight, float scale) { p.add_op(EmbedOp{out, weight, scale}); },
-          nb::arg("out"), nb::arg("weight"), nb::arg("scale"))
+          "embed",
+          [](Program& p, int out, int weight, float scale, const std::string& index) {
+            p.add_op(EmbedOp{out, weight, scale, row_index(index)});
+          },
+          nb::arg("out"), nb::arg("weight"), nb::arg("scale"), nb::arg("index"))
       .def(
           "rms_norm", [](Program& p, int out, int x, int weight, float eps) { p.add_op(NormOp{out, x, weight, eps}); },
           nb::arg("out"), nb::arg("x"), nb::arg("weight"), nb::arg("eps"))
+      .def(
+          "layer_norm",
+          [](Program& p, int out, int x, int weight, int bias, float eps) {
+            p.add_op(LayerNormOp{out, x, weight, bias, eps});
+          },
+          nb::arg("out"), nb::arg("x"), nb::arg("weight"), nb::arg("bias"), nb::arg("eps"))
       .def("linear", &add_linear, nb::kw_only(), nb::arg("out"), nb::arg("x"), nb::arg("weight"), nb::arg("bias"),
            nb::arg("norm"), nb::arg("eps"), nb::arg("gather"), nb::arg("epilogue"), nb::arg("residual"),
            nb::arg("wide"), nb::arg("reuse"))
       .def(
           "attention",
           [](Program& p, int out, int qkv, int cache, int layer, int heads, int rope, float scale,
-             const HeadNormOp& q_norm, const HeadNormOp& k_norm) {
-            p.add_op(AttentionOp{out, qkv, cache, layer, heads, rope, scale, q_norm, k_norm});
+             const HeadNormOp& q_norm, const HeadNormOp& k_norm, bool causal) {
+            p.add_op(AttentionOp{out, qkv, cache, layer, heads, rope, scale, q_norm, k_norm, causal});
           },
           nb::kw_only(), nb::arg("out"), nb::arg("qkv"), nb::arg("cache"), nb::arg("layer"), nb::arg("heads"),
-          nb::arg("rope"), nb::arg("scale"), nb::arg("q_norm"), nb::arg("k_norm"))
+          nb::arg("rope"), nb::arg("scale"), nb::arg("q_norm"), nb::arg("k_norm"), nb::arg("causal"))
       .def("route", &add_route, nb::kw_only(), nb::arg("out"), nb::arg("logits"), nb::arg("bias"), nb::arg("experts"),
            nb::arg("top_k"), nb::arg("scoring"), nb::arg("groups"), nb::arg("top_groups"), nb::arg("normalise"),
            nb::arg("epsilon"), nb::arg("factor"))
@@ -425,10 +441,14 @@ NB_MODULE(_native, m) {
           },
           nb::arg("out"), nb::arg("gate_up"), nb::arg("kind"))
       .def(
+          "gelu", [](Program& p, int out, int x) { p.add_op(GeluOp{out, x}); }, nb::arg("out"), nb::arg("x"))
+      .def(
           "add", [](Program& p, int out, int a, int b) { p.add_op(AddOp{out, a, b}); }, nb::arg("out"), nb::arg("a"),
           nb::arg("b"))
       .def(
           "take_rows", [](Program& p, int out, int x) { p.add_op(TakeRowsOp{out, x}); }, nb::arg("out"), nb::arg("x"))
+      .def(
+          "mean_rows", [](Program& p, int out, int x) { p.add_op(MeanRowsOp{out, x}); }, nb::arg("out"), nb::arg("x"))
       .def(
           "logits", [](Program& p, int x) { p.add_op(LogitsOp{x}); }, nb::arg("x"))
       .def("finish", &Program::finish, "Allocates buffers and pages; call once, after everything was added.")

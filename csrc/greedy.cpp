@@ -44,11 +44,11 @@ void Program::run_op(const LogitsOp& op, Team::Member& m) {  // logits that no l
   for (int r = 0; r < step_.logits(); r++) {
     const float* x = row_of(op.x, r);
     w.best[r] = {-std::numeric_limits<float>::infinity(), 0};
-    for (int i = 0; i < options_.limits.vocab; i++) {
+    for (int i = 0; i < options_.limits.result; i++) {
       if (x[i] > w.best[r].value) w.best[r] = {x[i], i};
     }
     if (want_logits_) {
-      std::copy_n(x, options_.limits.vocab, reinterpret_cast<float*>(logits_.data()) + size_t(r) * logits_stride());
+      std::copy_n(x, options_.limits.result, reinterpret_cast<float*>(logits_.data()) + size_t(r) * logits_stride());
     }
   }
 }

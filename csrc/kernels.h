@@ -162,6 +162,7 @@ struct Attention {
   size_t out_stride;
   int heads, kv_heads, head_dim;
   int window;   // a row at position i sees those after i - window; 0: all
+  bool causal;  // rows see none behind them; else all of their sequence
   float scale;  // of the scores, log2(e) included
   HeadNorm q_norm, k_norm;
   Rotation rope;
@@ -243,7 +244,10 @@ struct Kernels {
                              float* scratch);
   void (*swiglu)(const float* gate_up, float* out, int width);
   void (*geglu)(const float* gate_up, float* out, int width);
+  void (*gelu)(const float* x, float* out, int width);  // exact to about 2e-7
   void (*add)(const float* a, const float* b, float* out, int width);
+  // out = weight * (x - mean) / sqrt(variance + eps) + bias; weight and bias padded with zeros. out may be x.
+  void (*layer_norm)(const float* x, const float* weight, const float* bias, float eps, float* out, int width);
   // The row's peak and that of every block of kMaximaBlock.
   RowPeak (*scan_row)(const float* x, int n, float* maxima);
   // weights[i] = 2^((x[i] - peak) * sharpness), rounded; sums: of those >= least, by block of kSumBlock. Writes up to

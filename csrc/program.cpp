@@ -228,10 +228,14 @@ const std::vector<double>& Program::profile() {
 }
 
 void Program::run_op(const EmbedOp& op, Team::Member& m) {
+  const auto index_of = [&](int row) {
+    if (op.index == RowIndex::kToken) return int(step_.tokens()[row]);
+    return op.index == RowIndex::kPosition ? step_.position_of(row) : 0;
+  };
   share_rows(m, step_.rows(), [&](int first, int end) {
     for (int r = first; r < end; r++) {
       float* row = row_of(op.out, r);
-      unpack_row(matrices_[op.weight], step_.tokens()[r], row);
+      unpack_row(matrices_[op.weight], index_of(r), row);
       if (op.scale != 1) std::transform(row, row + buffers_[op.out].width, row, [&](float x) { return x * op.scale; });
     }
   });
@@ -243,6 +247,15 @@ void Program::run_op(const NormOp& op, Team::Member& m) {
   p.x = x.data, p.x_stride = x.stride, p.norm = vectors_[op.weight], p.eps = op.eps, p.width = x.width, p.k = x.stride;
   p.f32 = out.data, p.f32_stride = out.stride;
   share_rows(m, rows_of(op.out), [&](int first, int end) { kernels_.prepare(p, first, end); });
+}
+
+void Program::run_op(const LayerNormOp& op, Team::Member& m) {
+  share_rows(m, rows_of(op.out), [&](int first, int end) {
+    for (int r = first; r < end; r++) {
+      kernels_.layer_norm(row_of(op.x, r), vectors_[op.weight], vectors_[op.bias], op.eps, row_of(op.out, r),
+                          buffers_[op.out].width);
+    }
+  });
 }
 
 Prepare Program::prepare_for(int input, int norm, float eps, bool quantise, const Activations& to) const {
@@ -269,6 +282,12 @@ void Program::run_op(const GluOp& op, Team::Member& m) {
   });
 }
 
+void Program::run_op(const GeluOp& op, Team::Member& m) {
+  share_rows(m, rows_of(op.out), [&](int first, int end) {
+    for (int r = first; r < end; r++) kernels_.gelu(row_of(op.x, r), row_of(op.out, r), buffers_[op.out].stride);
+  });
+}
+
 void Program::run_op(const AddOp& op, Team::Member& m) {
   share_rows(m, rows_of(op.out), [&](int first, int end) {
     for (int r = first; r < end; r++)
@@ -280,6 +299,19 @@ void Program::run_op(const TakeRowsOp& op, Team::Member& m) {
   share_rows(m, step_.logits(), [&](int first, int end) {
     for (int r = first; r < end; r++) {
       std::copy_n(row_of(op.x, step_.logits_rows()[r]), buffers_[op.x].stride, row_of(op.out, r));
+    }
+  });
+}
+
+void Program::run_op(const MeanRowsOp& op, Team::Member& m) {
+  const int stride = buffers_[op.x].stride;
+  share_rows(m, step_.logits(), [&](int first, int end) {
+    for (int r = first; r < end; r++) {
+      const SequenceRows& s = step_.sequence_of(step_.logits_rows()[r]);
+      float* out = row_of(op.out, r);
+      std::copy_n(row_of(op.x, s.first_row), stride, out);
+      for (int i = 1; i < s.rows; i++) kernels_.add(out, row_of(op.x, s.first_row + i), out, stride);
+      std::transform(out, out + stride, out, [&](float x) { return x / float(s.rows); });
     }
   });
 }

@@ -33,12 +33,18 @@ struct ProgramOptions {
 };
 
 // Ops name buffers, matrices, vectors and ropes by the ids that the add_ functions returned; -1 is none.
+enum class RowIndex { kToken, kPosition, kFirst };
 struct EmbedOp {
   int out, weight;
   float scale;
+  RowIndex index;  // which row of the weight a row of the step gets
 };
 struct NormOp {
   int out, x, weight;
+  float eps;
+};
+struct LayerNormOp {
+  int out, x, weight, bias;
   float eps;
 };
 struct LinearOp {
@@ -60,6 +66,7 @@ struct AttentionOp {
   int out, qkv, cache, layer, heads, rope;
   float scale;
   HeadNormOp q_norm, k_norm;
+  bool causal;
   int plan = -1;
 };
 struct RouteOp {
@@ -90,17 +97,23 @@ struct GluOp {
   int out, gate_up;
   Epilogue activation;  // kSwiglu or kGeglu
 };
+struct GeluOp {
+  int out, x;
+};
 struct AddOp {
   int out, a, b;
 };
 struct TakeRowsOp {
   int out, x;
 };
+struct MeanRowsOp {
+  int out, x;
+};
 struct LogitsOp {
   int x;
 };
-using Op = std::variant<EmbedOp, NormOp, LinearOp, AttentionOp, HeadLinearOp, LatentOp, SelectOp, RouteOp, ExpertsOp,
-                        GluOp, AddOp, TakeRowsOp, LogitsOp>;
+using Op = std::variant<EmbedOp, NormOp, LayerNormOp, LinearOp, AttentionOp, HeadLinearOp, LatentOp, SelectOp, RouteOp,
+                        ExpertsOp, GluOp, GeluOp, AddOp, TakeRowsOp, MeanRowsOp, LogitsOp>;
 
 class Program {
  public:
@@ -165,7 +178,7 @@ class Program {
 
   const int32_t* greedy() const { return greedy_.data(); }
   float* logits() const { return reinterpret_cast<float*>(logits_.data()); }
-  int logits_stride() const { return round_up(options_.limits.vocab, kStrip); }
+  int logits_stride() const { return round_up(options_.limits.result, kStrip); }
   const ProgramOptions& options() const { return options_; }
   const uint8_t* weights() const { return weights_.data(); }
   size_t weight_bytes() const { return weights_.used(); }
@@ -276,6 +289,7 @@ class Program {
 
   void run_op(const EmbedOp& op, Team::Member& m);
   void run_op(const NormOp& op, Team::Member& m);
+  void run_op(const LayerNormOp& op, Team::Member& m);
   void run_op(const LinearOp& op, Team::Member& m);
   void run_op(const AttentionOp& op, Team::Member& m);
   void run_op(const RouteOp& op, Team::Member& m);
@@ -284,8 +298,10 @@ class Program {
   void run_op(const LatentOp& op, Team::Member& m);
   void run_op(const SelectOp& op, Team::Member& m);
   void run_op(const GluOp& op, Team::Member& m);
+  void run_op(const GeluOp& op, Team::Member& m);
   void run_op(const AddOp& op, Team::Member& m);
   void run_op(const TakeRowsOp& op, Team::Member& m);
+  void run_op(const MeanRowsOp& op, Team::Member& m);
   void run_op(const LogitsOp& op, Team::Member& m);
   void find_greedy(const LinearOp& op, const Linear& job, Team::Member& m);
   void collect_greedy();

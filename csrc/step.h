@@ -35,7 +35,7 @@ struct StepArrays {
 };
 
 struct StepLimits {
-  int vocab, max_rows, max_sequences, page_size, max_positions;
+  int vocab, result, max_rows, max_sequences, page_size, max_positions;
 };
 
 // Pages of a cache group; with a window, those before the first row's are not looked at.
@@ -57,6 +57,14 @@ class Step {
   const int32_t* tokens() const { return arrays_.tokens; }
   const int32_t* logits_rows() const { return arrays_.logits_rows; }
   const std::vector<SequenceRows>& sequences() const { return sequences_; }
+  const SequenceRows& sequence_of(int row) const {
+    const auto behind = [](int r, const SequenceRows& s) { return r < s.first_row; };
+    return *(std::upper_bound(sequences_.begin(), sequences_.end(), row, behind) - 1);
+  }
+  int position_of(int row) const {
+    const SequenceRows& s = sequence_of(row);
+    return s.context + row - s.first_row;
+  }
   const std::vector<int>& faulty() const { return faulty_; }
   double check_seconds() const { return check_seconds_; }  // that comparing tags has taken
 

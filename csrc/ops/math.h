@@ -79,4 +79,19 @@ TRIMARAN_INLINE F16 gelu_tanh(F16 x) {
   return div(x, add(set1(1.f), e));
 }
 
+// x / 2 * (1 + erf(x / sqrt(2))). erf as in Abramowitz and Stegun, 7.1.26, which is off by at most 1.5e-7.
+TRIMARAN_INLINE F16 gelu(F16 x) {
+  const F16 a = mul(abs(x), set1(0.70710678f)), one = set1(1.f);
+  const F16 t = div(one, fma(a, set1(0.3275911f), one));
+  F16 p = set1(1.061405429f);
+  p = fma(p, t, set1(-1.453152027f));
+  p = fma(p, t, set1(1.421413741f));
+  p = fma(p, t, set1(-0.284496736f));
+  p = fma(p, t, set1(0.254829592f));
+  const F16 tail = mul(mul(p, t), exp2(mul(mul(a, a), set1(-1.44269504f))));  // 1 - erf(|x| / sqrt(2))
+  const F16 half = mul(x, set1(0.5f));
+  // erf is odd: x / 2 + |x| / 2 * erf(|x| / sqrt(2)).
+  return add(half, mul(abs(half), sub(one, tail)));
+}
+
 }  // namespace trimaran::TRIMARAN_ISA

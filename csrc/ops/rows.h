@@ -10,6 +10,20 @@ inline float inverse_rms(const float* x, int width, float eps) {
   return 1.f / __builtin_sqrtf(reduce_add(sum) / float(width) + eps);
 }
 
+// weight * (x - mean) / sqrt(variance + eps) + bias. y may be x; its padding becomes that of weight and bias.
+inline void layer_norm(const float* x, const float* weight, const float* bias, float eps, float* y, int width) {
+  F16 sum = zero(), squares = zero();
+  for (int i = 0; i < width; i += 16) sum = add(sum, first_lanes(smaller(16, width - i), load(x + i), zero()));
+  const F16 mean = set1(reduce_add(sum) / float(width));
+  for (int i = 0; i < width; i += 16) {
+    const F16 v = first_lanes(smaller(16, width - i), sub(load(x + i), mean), zero());
+    squares = fma(v, v, squares);
+    store(y + i, v);
+  }
+  const F16 r = set1(1.f / __builtin_sqrtf(reduce_add(squares) / float(width) + eps));
+  for (int i = 0; i < width; i += 16) store(y + i, fma(mul(load(y + i), r), load(weight + i), load(bias + i)));
+}
+
 constexpr float kTiny = 1e-30f;  // 127 / absmax must stay finite; what is smaller is as good as zero
 constexpr float kLargest = 0x1.fffffep127f;
 
@@ -145,6 +159,10 @@ inline void glu_rows(const float* gate_up, float* out, int width) {
     store(result, mul(Activation(load(gate)), load(up)));
     for (int j = 0; i + j < width; j++) out[i + j] = result[j];
   }
+}
+
+inline void gelu_rows(const float* x, float* out, int width) {
+  for (int i = 0; i < width; i += 16) store(out + i, gelu(load(x + i)));
 }
 
 inline void add_rows(const float* a, const float* b, float* out, int width) {

@@ -31,18 +31,7 @@ inline void store_key(const SelectTokens& a, int row, int position, const int32_
   const float* x = a.k + row * a.k_stride;
   const int n = a.dim;
   float* y = a.scratch;
-  F16 sum = zero(), squares = zero();
-  for (int i = 0; i < n; i += 16) sum = add(sum, load(x + i));
-  const F16 mean = set1(reduce_add(sum) / float(n));
-  for (int i = 0; i < n; i += 16) {
-    const F16 v = sub(load(x + i), mean);
-    squares = fma(v, v, squares);
-    store(y + i, v);
-  }
-  const F16 r = set1(1.f / __builtin_sqrtf(reduce_add(squares) / float(n) + a.eps));
-  for (int i = 0; i < n; i += 16) {
-    store(y + i, fma(mul(load(y + i), r), load(a.norm + i), load(a.norm_bias + i)));
-  }
+  layer_norm(x, a.norm, a.norm_bias, a.eps, y, n);
   rotate(a.rope, y, position, y);
   store_index_key(a.keys.format, y, n, key_tile(a, pages, position / kTileTokens), position % kTileTokens);
 }

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trimaran.kernels import reference_latent
+from trimaran.kernels import reference_latent, reference_ops
 from trimaran.kernels.program import LatentAttention, Op, RmsNorm, SelectTokens
 from trimaran.models import names
 from trimaran.models.names import HeadRows, Part
@@ -135,7 +135,7 @@ TRAPS = {
         "glm_moe_dsa", patch=(reference_latent, "index_scores", products_before_relu)
     ),
     "keys of the indexer lack their bias": Trap("deepseek_v32", weights("k_norm.bias", np.zeros_like)),
-    "keys of the indexer have an RMS norm": Trap("glm_moe_dsa", patch=(reference_latent, "layer_norm", rms_for_layer)),
+    "keys of the indexer have an RMS norm": Trap("glm_moe_dsa", patch=(reference_ops, "layer_norm", rms_for_layer)),
     "layers without an indexer use the first choice": Trap("glm_moe_dsa", choice_of_first_layer),
     "scales of a last block that is not full are spread": Trap("glm52_fp8", blocks_of_equal_rows),
 }

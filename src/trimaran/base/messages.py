@@ -3,7 +3,7 @@
 Guarantees, per request id:
 
 * ``Submit`` is answered by any number of ``Tokens`` and exactly one end: a ``Tokens`` with ``finish`` set, or a
-  ``Failed``.
+  ``Failed``. ``Embed`` is answered by exactly one ``Embedded`` or ``Failed``.
 * ``Cancel`` is idempotent and may cross an end on the wire; an unknown id is ignored. A cancelled request ends with
   ``Tokens(finish="cancelled")`` and its pages are free again within one engine step.
 * Messages arrive in the order in which they were sent. Nothing is sent for a request after its end.
@@ -35,6 +35,13 @@ class Submit(msgspec.Struct, frozen=True, tag=True):
     priority: int = 0  # smaller runs first
     salt: str = ""  # prompts share cached pages only with prompts of the same salt
     session: str = ""  # a router keeps the requests of one session together; no engine asks
+
+
+class Embed(msgspec.Struct, frozen=True, tag=True):
+    """Texts, as token ids, to make a vector of each: answered by one ``Embedded`` or one ``Failed``."""
+
+    id: str
+    texts: list[list[int]]
 
 
 class Cancel(msgspec.Struct, frozen=True, tag=True):
@@ -70,7 +77,7 @@ class Prefill(msgspec.Struct, frozen=True, tag=True):
         return self.request.id
 
 
-ToEngine = Submit | Admit | Prefill | Cancel | Stop
+ToEngine = Submit | Embed | Admit | Prefill | Cancel | Stop
 
 
 class Token(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -106,6 +113,13 @@ class Handed(msgspec.Struct, frozen=True, tag=True):
     sent: int  # bytes
     prefill_seconds: float  # from the message's arrival to the first token
     handoff_seconds: float  # from there to the other engine's word
+
+
+class Embedded(msgspec.Struct, frozen=True, tag=True):
+    """The vectors of an ``Embed``: little-endian float32 ``[texts, Started.embedding_width]``."""
+
+    id: str
+    vectors: bytes
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
@@ -151,6 +165,7 @@ class Started(msgspec.Struct, frozen=True, tag=True):
     kv_bytes: int
     identity: str = ""  # what a cached page's bytes depend on, hashed: engines that share it make the same pages
     canary: str = ""  # digest of the logits that are known; empty without a canary
+    embedding_width: int | None = None  # of an encoder, which takes ``Embed`` alone; others take ``Submit``
 
 
 class Deviated(msgspec.Struct, frozen=True, tag=True):
@@ -186,7 +201,7 @@ class Beat(msgspec.Struct, frozen=True, tag=True):
     pages: list[CachePages] = []  # of each cache group
 
 
-FromEngine = Started | Tokens | Admitted | Handed | Failed | Deviated | Beat
+FromEngine = Started | Tokens | Admitted | Handed | Embedded | Failed | Deviated | Beat
 
 
 class ToEngineBatch(msgspec.Struct, frozen=True):

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
+from trimaran.base.errors import UnsupportedError
 from trimaran.kernels import reference_latent
 from trimaran.kernels import reference_ops as ops
 from trimaran.kernels.program import (
@@ -19,12 +20,15 @@ from trimaran.kernels.program import (
     Buffer,
     Embed,
     Experts,
+    Gelu,
     Glu,
     HeadLinear,
     HeadNorm,
     LatentAttention,
+    LayerNorm,
     Linear,
     Logits,
+    MeanRows,
     Op,
     Program,
     RmsNorm,
@@ -123,6 +127,8 @@ class Forward:
                 return self._select(op, b[op.q], b[op.k], b[op.weights])
             case Logits():
                 raise AssertionError("logits are the end")
+            case LayerNorm() | Gelu() | MeanRows():
+                raise UnsupportedError(f"an encoder ({self.program.family}) cannot be calibrated")
 
     def _whole(self, name: str, inputs: Float32) -> Float32:
         return self._weights.matrix(name, slice(0, self.program.weights[name].shape[0]), inputs)
@@ -189,7 +195,7 @@ class Forward:
         return out.reshape(len(out), -1)
 
     def _select(self, op: SelectTokens, q: Float32, k: Float32, weights: Float32) -> Float32:
-        k = reference_latent.layer_norm(k, self._weights.vector(op.norm), self._weights.vector(op.norm_bias), op.eps)
+        k = ops.layer_norm(k, self._weights.vector(op.norm), self._weights.vector(op.norm_bias), op.eps)
         out = np.full((len(q), op.top_k), -1, np.float32)
         for text in self._texts:
             cos, sin = self._rope(op, text)

@@ -5,10 +5,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from trimaran.base.errors import ConfigError, NumericsError
+from trimaran.base.errors import ConfigError, NumericsError, UnsupportedError
 from trimaran.base.formats import KVFormat
 from trimaran.base.messages import CachePages, Failed, FromEngine, Role, Started, Submit
 from trimaran.base.sampling import SamplingParams
@@ -17,6 +18,7 @@ from trimaran.engine.canary import prove
 from trimaran.engine.config import EngineConfig
 from trimaran.engine.constraints.tokens import TokenTable, read_token_table
 from trimaran.engine.decoding import DecodeEngine
+from trimaran.engine.encoder import Encoder
 from trimaran.engine.engine import Engine
 from trimaran.engine.known_answer import KnownAnswer
 from trimaran.engine.limits import SchedulerLimits
@@ -30,9 +32,23 @@ from trimaran.kernels.step import Executor, ExecutorOptions
 from trimaran.kernels.weights import Weight
 from trimaran.kernels.wide_layers import describe_pages, keep_wide
 
+if TYPE_CHECKING:
+    from trimaran.models.config import EncoderConfig
+
 
 def load_engine(config: EngineConfig) -> Engine:
-    """Reads the model, sizes the pools of pages, and produces one token.
+    """As ``load_any``, of a model that makes text; raises ``UnsupportedError`` for an encoder."""
+    engine = load_any(config)
+    if isinstance(engine, Encoder):
+        engine.close()
+        raise UnsupportedError(
+            f"{engine.info.model} makes vectors of texts, and no text: `trimaran serve` has /v1/embeddings for it"
+        )
+    return engine
+
+
+def load_any(config: EngineConfig) -> Engine | Encoder:
+    """Reads the model, sizes the pools of pages, and produces one token, or an encoder's vector.
 
     Raises ``ConfigError``, ``CheckpointError`` or ``UnsupportedError``; then nothing is left open.
     """
@@ -57,7 +73,7 @@ def _token_table(config: EngineConfig, vocab: int, eos_ids: frozenset[int]) -> C
     return partial(read_token_table, Path(config.model), vocab, eos_ids) if config.model else None
 
 
-def _load_model(config: EngineConfig) -> Engine:
+def _load_model(config: EngineConfig) -> Engine | Encoder:
     from trimaran.calibration.kv_ranges import scales_for
     from trimaran.checkpoint import open_checkpoint
     from trimaran.checkpoint.verify import model_files
@@ -69,6 +85,8 @@ def _load_model(config: EngineConfig) -> Engine:
         model = read_config(checkpoint)
         program = keep_wide(build_program(model), config.kv_cache_dtype_skip_layers)
         weights = load_weights(checkpoint, model, program, config.weight_format)
+        if model.encoder is not None:
+            return _load_encoder(config, checkpoint, model.encoder, program, weights)
         kv_format = config.kv_format or kv_format_beside(weights, config.activations, program.groups)
         scales = scales_for(kv_format, checkpoint, program, config.kv_cache_scales)
         if config.export_format not in (None, kv_format):
@@ -94,6 +112,62 @@ def _load_model(config: EngineConfig) -> Engine:
         weight_format=weight_format,
         verified=verified,
     )
+
+
+def _load_encoder(
+    config: EngineConfig, checkpoint: Checkpoint, encoder: "EncoderConfig", program: Program, weights: dict[str, Weight]
+) -> Encoder:
+    """Pages hold the keys and values of one step, as they are; what is said about caches is for decoders."""
+    if config.role != "both":
+        raise ConfigError("an encoder has no pools of prefill and decode: it reads a text in one step")
+    max_rows, max_texts = max(config.max_num_batched_tokens, program.context), config.max_num_seqs
+    options = ExecutorOptions(
+        kv_format=KVFormat.FP32,
+        activations=config.activations,
+        num_pages=1 + max_rows // config.page_size + max_texts,
+        page_size=config.page_size,
+        page_tags=False,
+        max_rows=max_rows,
+        max_sequences=max_texts,
+        threads=config.threads,
+        pin_threads=config.pin_threads,
+    )
+    executor = open_executor(config.executor, program, weights, options)
+    weight_format = _describe(weights)
+    weights.clear()  # views of the mapped file; the executor has its own copy
+    checkpoint.release()
+    _verify(checkpoint, executor)
+    info = Started(
+        model=config.served_name or Path(config.model).stem,
+        digest=checkpoint.digest,
+        context=program.context,
+        vocab=program.vocab,
+        weight_format=weight_format,
+        kv_format="none",
+        executor=executor.name,
+        isa=executor.isa,
+        threads=executor.threads,
+        pages=[],
+        page_size=config.page_size,
+        weight_bytes=executor.weight_bytes,
+        kv_bytes=executor.kv_bytes,
+        identity=checkpoint.digest,
+        embedding_width=program.result,
+    )
+    engine = Encoder(
+        executor,
+        info,
+        max_rows=max_rows,
+        max_texts=max_texts,
+        max_waiting=config.max_waiting,
+        normalised=encoder.normalised,
+    )
+    try:
+        engine.warm_up()
+    except BaseException:
+        engine.close()
+        raise
+    return engine
 
 
 def _verify(checkpoint: Checkpoint, executor: Executor) -> None:

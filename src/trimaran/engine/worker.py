@@ -20,13 +20,14 @@ from typing import Any
 
 import msgspec
 
-from trimaran.base.errors import ConfigError, EngineDiedError, TrimaranError
+from trimaran.base.errors import ConfigError, EngineDiedError, RequestError, TrimaranError
 from trimaran.base.failures import failure_of
 from trimaran.base.frames import Unframer, frame
 from trimaran.base.messages import (
     BEAT_SECONDS,
     Admit,
     Cancel,
+    Embed,
     FromEngine,
     FromEngineBatch,
     Prefill,
@@ -37,8 +38,10 @@ from trimaran.base.messages import (
 )
 from trimaran.engine.canary import Canary
 from trimaran.engine.config import EngineConfig
+from trimaran.engine.encoder import Encoder
+from trimaran.engine.encoder_loop import serve_encoder
 from trimaran.engine.engine import Engine
-from trimaran.engine.load import load_engine
+from trimaran.engine.load import load_any
 from trimaran.engine.role import Alone, EngineRole, open_role
 
 FLUSH_SECONDS = 1.0  # for the last messages, once the loop has ended
@@ -178,6 +181,8 @@ def take(engine: Engine, message: ToEngine, stopping: Stopping, role: EngineRole
                     role.take(message)
             except TrimaranError as error:
                 return failure_of(message.id, error)
+        case Embed():
+            return failure_of(message.id, RequestError("this model makes text, and no vectors", param="model"))
         case Cancel(id=request_id):
             role.cancel(request_id)
         case Stop(deadline=deadline):
@@ -211,8 +216,8 @@ def main() -> int:
         config = EngineConfig.from_json(values)
         if config.cores:
             os.sched_setaffinity(0, config.cores)
-        engine = load_engine(config)
-        role = open_role(engine, config.pool)
+        engine = load_any(config)
+        role = None if isinstance(engine, Encoder) else open_role(engine, config.pool)
         if config.pin_threads:  # this thread alone, to the core that the executor has left to it
             os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
         gc.freeze()  # what has been loaded stays: collections need not walk it
@@ -224,12 +229,16 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGINT):  # until here they end the process at once
         signal.signal(number, lambda *_: stopping.ask(0.0))
     try:
-        canary = Canary(engine, engine.info.canary, config.canary_interval) if config.canary_interval else None
-        serve(engine, channel, stopping, canary, role)
+        if isinstance(engine, Encoder):
+            serve_encoder(engine, channel, stopping)
+        else:
+            canary = Canary(engine, engine.info.canary, config.canary_interval) if config.canary_interval else None
+            serve(engine, channel, stopping, canary, role)
     except ConnectionError:  # nobody listens any more
         return 1
     finally:
-        role.close()
+        if role is not None:
+            role.close()
         engine.close()
         channel.close()
     return 0

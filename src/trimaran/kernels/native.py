@@ -61,7 +61,7 @@ class NativeExecutor:
         self.layout = options.layout(self.name, program.groups)
         self.page_tags = tuple(PageTags.of(pages) for pages in self.num_pages) if options.page_tags else None
         self._faulty: tuple[int, ...] = ()
-        self._vocab = program.vocab
+        self._result = program.result
         self._kv_scales = options.kv_scales
         try:
             assembly = Assembly(program, weights, options, self.isa, self.threads, packed)
@@ -133,7 +133,7 @@ class NativeExecutor:
         if self._profile is not None:
             self._profile.record(step)
         rows = len(step.logits_rows)
-        logits = self._logits[:rows, : self._vocab] if step.want_logits else None
+        logits = self._logits[:rows, : self._result] if step.want_logits else None
         return StepOutputs(self._greedy[:rows].copy(), logits, self._faulty)
 
     def choose(

@@ -23,12 +23,15 @@ from trimaran.kernels.program import (
     Buffer,
     Embed,
     Experts,
+    Gelu,
     Glu,
     HeadLinear,
     HeadNorm,
     LatentAttention,
+    LayerNorm,
     Linear,
     Logits,
+    MeanRows,
     Program,
     QueryScale,
     RmsNorm,
@@ -81,6 +84,7 @@ class Assembly:
             isa=isa,
             threads=threads,
             vocab=program.vocab,
+            result=program.result,
             max_rows=options.max_rows,
             max_sequences=options.max_sequences,
             page_size=options.page_size,
@@ -182,9 +186,12 @@ class Assembly:
     def _add(self, op: Lowered, previous: Lowered | None) -> None:
         match op:
             case Embed():
-                self.core.embed(self._buffer(op.out), self._matrix(op.weight), op.scale)
+                self.core.embed(self._buffer(op.out), self._matrix(op.weight), op.scale, op.index)
             case RmsNorm():
                 self.core.rms_norm(self._buffer(op.out), self._buffer(op.x), self._vector(op.weight), op.eps)
+            case LayerNorm():
+                weight, bias = self._vector(op.weight), self._vector(op.bias)
+                self.core.layer_norm(self._buffer(op.out), self._buffer(op.x), weight, bias, op.eps)
             case FusedLinear():
                 self._add_linear(op, previous)
             case Attention():
@@ -198,13 +205,18 @@ class Assembly:
                     scale=op.scale,
                     q_norm=self._head_norm(op.q_norm),
                     k_norm=self._head_norm(op.k_norm),
+                    causal=op.causal,
                 )
             case Glu():
                 self.core.glu(self._buffer(op.out), self._buffer(op.gate_up), GATED[op.activation])
+            case Gelu():
+                self.core.gelu(self._buffer(op.out), self._buffer(op.x))
             case Add():
                 self.core.add(self._buffer(op.out), self._buffer(op.a), self._buffer(op.b))
             case TakeRows():
                 self.core.take_rows(self._buffer(op.out), self._buffer(op.x))
+            case MeanRows():
+                self.core.mean_rows(self._buffer(op.out), self._buffer(op.x))
             case Logits():
                 self.core.logits(self._buffer(op.x))
             case Route():

@@ -26,11 +26,14 @@ from trimaran.kernels.program import (
     Attention,
     Embed,
     Experts,
+    Gelu,
     Glu,
     HeadLinear,
     LatentAttention,
+    LayerNorm,
     Linear,
     Logits,
+    MeanRows,
     Program,
     RmsNorm,
     Route,
@@ -227,6 +230,12 @@ def _cost(op: Lowered, weights: Mapping[str, Weight], options: ExecutorOptions) 
             )
         case RmsNorm():
             return _Cost("rms_norm", op.out.logits_rows)
+        case LayerNorm():
+            return _Cost("layer_norm", op.out.logits_rows)
+        case Gelu():
+            return _Cost("gelu", op.out.logits_rows)
+        case MeanRows():
+            return _Cost("mean_rows", logits_rows=True)
         case Glu():
             return _Cost("swiglu", op.out.logits_rows)
         case Add():

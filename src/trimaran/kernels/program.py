@@ -68,13 +68,17 @@ class RopeSpec:
     factors: tuple[float, ...] | None = None
 
 
+RowIndex = Literal["token", "position", "first"]
+
+
 @dataclass(frozen=True)
 class Embed:
-    """``out[t] = scale * weight[token[t]]``."""
+    """``out[t] = scale * weight[i]``, where i is row t's token, its position, or (``first``) 0."""
 
     out: Buffer
     weight: str
     scale: float = 1.0
+    index: RowIndex = "token"
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,17 @@ class RmsNorm:
     out: Buffer
     x: Buffer
     weight: str
+    eps: float
+
+
+@dataclass(frozen=True)
+class LayerNorm:
+    """``out = weight * (x - mean(x)) / sqrt(variance(x) + eps) + bias``."""
+
+    out: Buffer
+    x: Buffer
+    weight: str
+    bias: str
     eps: float
 
 
@@ -137,12 +152,13 @@ class QueryScale:
 
 @dataclass(frozen=True)
 class Attention:
-    """Norm and rotate q and k, append k and v to the layer's pages, attend causally to the sequence's pages.
+    """Norm and rotate q and k, append k and v to the layer's pages, attend to the sequence's pages.
 
     ``qkv`` holds the heads side by side: ``[heads | kv_heads | kv_heads] * head_dim``. Query head h reads kv head
     ``h // (heads // kv_heads)``. Keys and values are read back from the page, in its format, also within the step:
-    a prefix that was cached and one that is fresh give the same bits. Position i sees j with ``i - window < j <= i``.
-    ``layer`` counts within the ``HeadsCache`` of group number ``group``.
+    a prefix that was cached and one that is fresh give the same bits. Position i sees j with ``i - window < j <= i``,
+    or, where attention is not ``causal``, all of its sequence up to its last row of the step: there a text must be in
+    one step as a whole. ``layer`` counts within the ``HeadsCache`` of group number ``group``.
     """
 
     out: Buffer
@@ -158,6 +174,7 @@ class Attention:
     q_norm: HeadNorm | None = None
     k_norm: HeadNorm | None = None
     query_scale: QueryScale | None = None
+    causal: bool = True
 
 
 @dataclass(frozen=True)
@@ -224,6 +241,14 @@ class Glu:
 
 
 @dataclass(frozen=True)
+class Gelu:
+    """``out = x / 2 * (1 + erf(x / sqrt(2)))``."""
+
+    out: Buffer
+    x: Buffer
+
+
+@dataclass(frozen=True)
 class Route:
     """Chooses ``top_k`` experts for each row from ``logits`` ``[experts]``, in float32.
 
@@ -281,8 +306,16 @@ class TakeRows:
 
 
 @dataclass(frozen=True)
+class MeanRows:
+    """The mean of all rows that the step has of a sequence, for each row that needs logits: of its sequence."""
+
+    out: Buffer
+    x: Buffer
+
+
+@dataclass(frozen=True)
 class Logits:
-    """The step's result: ``x`` is ``[logits rows, vocab]``."""
+    """The step's result: ``x`` is ``[logits rows, Program.result]``."""
 
     x: Buffer
 
@@ -290,16 +323,19 @@ class Logits:
 Op = (
     Embed
     | RmsNorm
+    | LayerNorm
     | Linear
     | HeadLinear
     | Attention
     | LatentAttention
     | SelectTokens
     | Glu
+    | Gelu
     | Route
     | Experts
     | Add
     | TakeRows
+    | MeanRows
     | Logits
 )
 
@@ -328,3 +364,10 @@ class Program:
     vocab: int
     hidden: int
     context: int  # positions that rope tables must cover
+
+    @property
+    def result(self) -> int:
+        """Numbers of a result row: a logit for each of the vocabulary, or what an encoder makes of a text."""
+        last = self.ops[-1]
+        assert isinstance(last, Logits), "a program ends with its result"
+        return last.x.width

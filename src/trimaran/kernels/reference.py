@@ -16,12 +16,15 @@ from trimaran.kernels.program import (
     Buffer,
     Embed,
     Experts,
+    Gelu,
     Glu,
     HeadLinear,
     HeadNorm,
     LatentAttention,
+    LayerNorm,
     Linear,
     Logits,
+    MeanRows,
     Op,
     Program,
     RmsNorm,
@@ -135,10 +138,12 @@ class ReferenceExecutor(InOnePiece):
     def _apply(self, op: Op, buffers: Buffers, step: StepInputs) -> Array:
         match op:
             case Embed():
-                rows: Array = self._weights[op.weight][step.tokens] * np.asarray(op.scale, self._compute)
+                rows: Array = self._weights[op.weight][_indices(op, step)] * np.asarray(op.scale, self._compute)
                 return rows
             case RmsNorm():
                 return ops.rms_norm(buffers[op.x], self._weights[op.weight], op.eps)
+            case LayerNorm():
+                return ops.layer_norm(buffers[op.x], self._weights[op.weight], self._weights[op.bias], op.eps)
             case Linear():
                 x = self._rounded(buffers[op.x], op.weight, wide=op.wide)
                 return ops.linear(x, self._weights[op.weight], None if op.bias is None else self._weights[op.bias])
@@ -146,10 +151,14 @@ class ReferenceExecutor(InOnePiece):
                 return self._attention(op, buffers[op.qkv], step)
             case Glu():
                 return ops.glu(buffers[op.gate_up], op.activation)
+            case Gelu():
+                return ops.gelu(buffers[op.x])
             case Add():
                 return buffers[op.a] + buffers[op.b]
             case TakeRows():
                 return buffers[op.x][step.logits_rows]
+            case MeanRows():
+                return _mean_rows(buffers[op.x], step)
             case Route():
                 bias = None if op.bias is None else self._weights[op.bias]
                 return ops.route(buffers[op.logits], bias, op).astype(self._compute, copy=False)
@@ -204,7 +213,7 @@ class ReferenceExecutor(InOnePiece):
                 values = values * value_scales
             for row, query, position in zip(out[rows], queries, positions.tolist(), strict=True):
                 begin = first_seen(position, op.window)
-                seen = slice(begin - first, position + 1 - first)
+                seen = slice(begin - first, (position + 1 if op.causal else end) - first)
                 if fmt.integer:
                     scales = value_scales[seen, :, 0]
                     row[:] = ops.attend_integers(query, keys[seen], values[seen], scales, op.scale, begin)
@@ -236,7 +245,7 @@ class ReferenceExecutor(InOnePiece):
         return out.reshape(len(q), -1)
 
     def _select(self, op: SelectTokens, q: Array, k: Array, weights: Array, step: StepInputs) -> Array:
-        k = reference_latent.layer_norm(k, self._weights[op.norm], self._weights[op.norm_bias], op.eps)
+        k = ops.layer_norm(k, self._weights[op.norm], self._weights[op.norm_bias], op.eps)
         pages = self._indices[op.group]
         out = np.full((len(q), op.top_k), -1, q.dtype)
         for rows, positions, table, cos, sin in self._sequences(op, step):
@@ -265,6 +274,28 @@ class ReferenceExecutor(InOnePiece):
             return heads
         rows = heads.reshape(len(heads), -1) if norm.whole else heads
         return ops.rms_norm(rows, self._weights[norm.weight], norm.eps).reshape(heads.shape)
+
+
+def _indices(op: Embed, step: StepInputs) -> Int32:
+    """Which rows of its weight an embedding gives the rows of the step."""
+    match op.index:
+        case "token":
+            return step.tokens
+        case "position":
+            lengths = np.diff(step.starts)
+            return np.arange(len(step.tokens), dtype=np.int32) + np.repeat(step.contexts - step.starts[:-1], lengths)
+        case "first":
+            return np.zeros_like(step.tokens)
+
+
+def _mean_rows(x: Array, step: StepInputs) -> Array:
+    """``MeanRows``; the sum goes by ascending row."""
+    sequences = np.searchsorted(step.starts, step.logits_rows, side="right") - 1
+    out = np.empty((len(sequences), x.shape[1]), x.dtype)
+    for mean, sequence in zip(out, sequences, strict=True):
+        rows = x[step.starts[sequence] : step.starts[sequence + 1]]
+        mean[:] = np.add.accumulate(rows)[-1] / x.dtype.type(len(rows))
+    return out
 
 
 def first_seen(position: int, window: int | None) -> int:

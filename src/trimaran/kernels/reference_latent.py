@@ -15,13 +15,6 @@ def head_linear(x: Array, weight: Array, heads: int) -> Array:
     return out.reshape(len(x), -1)
 
 
-def layer_norm(x: Array, weight: Array, bias: Array, eps: float) -> Array:
-    """``weight * (x - mean) / sqrt(variance + eps) + bias`` of each row ``[rows, width]``."""
-    centred = x - x.mean(axis=-1, keepdims=True)
-    normed: Array = centred / np.sqrt(np.mean(centred * centred, axis=-1, keepdims=True) + eps)
-    return weight * normed + bias
-
-
 def attend_latents(q: Array, tokens: Array, latent: int, scale: float) -> Array:
     """Attention of one row: ``q`` ``[heads, width]`` over ``tokens`` ``[tokens, width]``, whose first ``latent`` values
     are gathered. The result is ``[heads, latent]``."""

@@ -24,6 +24,20 @@ def rms_norm(x: Array, weight: Array, eps: float) -> Array:
     return weight * normed
 
 
+def layer_norm(x: Array, weight: Array, bias: Array, eps: float) -> Array:
+    """``weight * (x - mean) / sqrt(variance + eps) + bias`` of each row ``[rows, width]``."""
+    centred = x - x.mean(axis=-1, keepdims=True)
+    normed: Array = centred / np.sqrt(np.mean(centred * centred, axis=-1, keepdims=True) + eps)
+    return weight * normed + bias
+
+
+def gelu(x: Array) -> Array:
+    """``x / 2 * (1 + erf(x / sqrt(2)))``."""
+    erf: Array = np.vectorize(math.erf, otypes=[np.float64])(x / math.sqrt(2))
+    out: Array = (x / 2 * (1 + erf)).astype(x.dtype)
+    return out
+
+
 def linear(x: Array, weight: Array, bias: Array | None) -> Array:
     """``x @ weight.T + bias`` for ``x`` ``[rows, in]`` and ``weight`` ``[out, in]``.
 

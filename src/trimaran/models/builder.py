@@ -12,16 +12,20 @@ from trimaran.kernels.program import (
     Buffer,
     Embed,
     Experts,
+    Gelu,
     Glu,
     HeadLinear,
     HeadNorm,
     LatentAttention,
+    LayerNorm,
     Linear,
     Logits,
+    MeanRows,
     Op,
     Program,
     RmsNorm,
     Route,
+    RowIndex,
     SelectTokens,
     TakeRows,
     WeightSpec,
@@ -64,11 +68,16 @@ class Builder:
         self._layer = None
         self._layers += 1
 
-    def embed(self, weight: str, scale: float = 1.0) -> Buffer:
-        """Rows of ``weight`` ``[vocab, hidden]`` times ``scale``, one per token."""
-        self._need(weight, self.cfg.vocab, self.cfg.hidden)
+    def embed(
+        self, weight: str, scale: float = 1.0, *, index: RowIndex = "token", table_rows: int | None = None
+    ) -> Buffer:
+        """Rows of ``weight`` ``[table_rows or vocab, hidden]`` times ``scale``: see ``Embed``."""
+        if table_rows is None:
+            self._need(weight, self.cfg.vocab, self.cfg.hidden)
+        else:  # a small table, in which nothing is saved by being coarse
+            self._need(weight, table_rows, self.cfg.hidden, least=WeightFormat.BF16)
         out = self._buffer("embed", self.cfg.hidden)
-        self._ops.append(Embed(out, weight, scale))
+        self._ops.append(Embed(out, weight, scale, index))
         return out
 
     def rms_norm(self, x: Buffer, weight: str, eps: float | None = None) -> Buffer:
@@ -76,6 +85,14 @@ class Builder:
         self._need(weight, x.width)
         out = self._buffer("norm", x.width, x)
         self._ops.append(RmsNorm(out, x, weight, self.cfg.norm_eps if eps is None else eps))
+        return out
+
+    def layer_norm(self, x: Buffer, weight: str) -> Buffer:
+        """``x`` with each row's mean taken away and scaled to unit variance, times ``weight``, plus ``weight.bias``."""
+        self._need(weight, x.width)
+        self._need(f"{weight}.bias", x.width)
+        out = self._buffer("norm", x.width, x)
+        self._ops.append(LayerNorm(out, x, weight, f"{weight}.bias", self.cfg.norm_eps))
         return out
 
     def linear(
@@ -100,7 +117,7 @@ class Builder:
         return out
 
     def attention(self, qkv: Buffer, *, q_norm: HeadNorm | None = None, k_norm: HeadNorm | None = None) -> Buffer:
-        """Causal attention of this layer over ``qkv`` ``[q | k | v]``; the result has the width of q."""
+        """Attention of this layer over ``qkv`` ``[q | k | v]``, in decoders causal; the result has the width of q."""
         cfg, layer = self.cfg, self._layer
         assert layer is not None, "attention belongs to a layer"
         assert qkv.width == cfg.q_width + 2 * cfg.kv_width, qkv
@@ -125,6 +142,7 @@ class Builder:
                 q_norm,
                 k_norm,
                 cfg.query_scale,
+                causal=cfg.encoder is None,
             )
         )
         return out
@@ -196,6 +214,12 @@ class Builder:
         self._ops.append(Glu(out, gate_up, activation))
         return out
 
+    def gelu(self, x: Buffer) -> Buffer:
+        """The exact GELU of each number."""
+        out = self._buffer("gelu", x.width, x)
+        self._ops.append(Gelu(out, x))
+        return out
+
     def route(self, logits: Buffer, experts: ExpertsConfig, bias: str | None) -> Buffer:
         """Each row's experts and their weights from ``logits`` ``[experts]``; the vector ``bias`` moves the choice."""
         assert logits.width == experts.experts, logits
@@ -240,9 +264,17 @@ class Builder:
         self._ops.append(TakeRows(out, x))
         return out
 
+    def mean_rows(self, x: Buffer) -> Buffer:
+        """The mean of all rows of a sequence, for the rows that need logits."""
+        assert not x.logits_rows, x
+        out = Buffer(f"mean_rows.{len(self._ops)}", x.width, logits_rows=True)
+        self._ops.append(MeanRows(out, x))
+        return out
+
     def logits(self, x: Buffer) -> None:
-        """Makes ``x`` ``[logits rows, vocab]`` the step's result."""
-        assert (x.width, x.logits_rows) == (self.cfg.vocab, True), x
+        """Makes ``x`` ``[logits rows, vocab]``, or ``[logits rows, hidden]`` of an encoder, the step's result."""
+        width = self.cfg.vocab if self.cfg.encoder is None else self.cfg.hidden
+        assert (x.width, x.logits_rows) == (width, True), x
         self._ops.append(Logits(x))
 
     def finish(self) -> Program:

@@ -78,15 +78,37 @@ class IndexerConfig:
             raise UnsupportedError(f"an indexer chooses up to {MOST_SELECTED} tokens here, not {self.top_k}")
 
 
+Pooling = Literal["mean", "first"]
+
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    """What an encoder has that decoders have not: tables of ``positions`` and ``token_types`` rows that are added to
+    the embedding, and what it makes of a text: the ``mean`` of its rows or the ``first`` one, of length 1 if
+    ``normalised``."""
+
+    positions: int
+    token_types: int
+    pooling: Pooling
+    normalised: bool
+
+    def __post_init__(self) -> None:
+        if min(self.positions, self.token_types) < 1:
+            raise CheckpointError(f"the encoder's tables have impossible sizes: {self}")
+
+
+NO_ROPE = RopeSpec(1.0, 0)  # of models that know positions otherwise
+
+
 @dataclass(frozen=True)
 class ModelConfig:
-    """A decoder's sizes and constants. ``models/config_gguf.py`` and ``models/config_hf.py`` read it from files.
+    """A model's sizes and constants. ``models/config_gguf.py`` and ``models/config_hf.py`` read it from files.
 
     ``context`` is the number of positions the model was trained for. ``tied`` means that the output matrix is the
     embedding. ``eos_ids`` are the tokens that end a turn. ``scale`` multiplies the scores of attention. The layers in
     ``windowed`` see the last ``window`` tokens, and rotate by ``local_rope`` if there is one. ``mtp_layers`` are
-    multi-token-prediction layers that the files hold behind the others. Raises ``CheckpointError`` when sizes do not
-    fit together.
+    multi-token-prediction layers that the files hold behind the others. With ``encoder`` the model makes vectors, not
+    tokens. Raises ``CheckpointError`` when sizes do not fit together.
     """
 
     family: str
@@ -114,6 +136,7 @@ class ModelConfig:
     latent: LatentConfig | None = None
     indexer: IndexerConfig | None = None
     mtp_layers: int = 0
+    encoder: EncoderConfig | None = None
 
     def __post_init__(self) -> None:
         for name in ("vocab", "hidden", "intermediate", "layers", "heads", "kv_heads", "head_dim", "context"):
@@ -121,7 +144,7 @@ class ModelConfig:
                 raise CheckpointError(f"the model's {name} must be at least 1, not {getattr(self, name)}")
         if self.heads % self.kv_heads:
             raise CheckpointError(f"{self.heads} query heads do not divide among {self.kv_heads} key/value heads")
-        for rope in (self.rope, self.local_rope or self.rope):
+        for rope in (self.rope, self.local_rope or self.rope) if self.rope != NO_ROPE else ():
             if rope.dims % 2 or not 0 < rope.dims <= self.head_dim:
                 raise CheckpointError(f"rope rotates {rope.dims} of {self.head_dim} head dimensions: no even part")
             _check_rope(rope)

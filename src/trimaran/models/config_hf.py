@@ -11,8 +11,9 @@ from trimaran.base.errors import UnsupportedError
 from trimaran.checkpoint import Checkpoint
 from trimaran.checkpoint.json_file import read_object
 from trimaran.models.config import ModelConfig
-from trimaran.models.families_hf import ACTIVATIONS, DEFAULTS, READERS, only
+from trimaran.models.families_hf import ACTIVATIONS, DEFAULTS, ENCODERS, NORM_EPS, READERS, only
 from trimaran.models.fields import Fields
+from trimaran.models.pooling import read_encoder
 
 log = logging.getLogger(__name__)
 
@@ -22,10 +23,13 @@ _IRRELEVANT = frozenset(
         "_name_or_path",
         "architectures",
         "attention_dropout",
+        "attention_probs_dropout_prob",
         "auto_map",
         "cache_implementation",
         "dtype",
         "ep_size",
+        "gradient_checkpointing",
+        "hidden_dropout_prob",
         "initializer_range",
         "is_llama_config",
         "model_type",
@@ -57,20 +61,23 @@ def config_from_hf(checkpoint: Checkpoint, model_type: str | None) -> ModelConfi
     own = own.with_defaults(DEFAULTS.get(model_type, {}))
     activation = ACTIVATIONS.get(model_type, "silu")
     only(own.text("hidden_act", own.text("hidden_activation", activation)), activation, "hidden_act")
-    values = _common(own)
+    values = _common(own, NORM_EPS.get(model_type, "rms_norm_eps"))
     values["tied"] = whole.flag("tie_word_embeddings", own.flag("tie_word_embeddings", False))
     values["eos_ids"] = (
         own.token_ids("eos_token_id")
         | whole.token_ids("eos_token_id")
         | _generation_eos(checkpoint.directory / "generation_config.json")
     )
-    config = ModelConfig(family=model_type, **{**values, **READERS[model_type](own)})
+    values |= READERS[model_type](own)
+    if model_type in ENCODERS:
+        values["encoder"], values["context"] = read_encoder(checkpoint.directory, own)
+    config = ModelConfig(family=model_type, **values)
     if unread := [key for key in own.unread() if key not in _IRRELEVANT]:
         log.info("config.json: the %s family does not use %s", model_type, ", ".join(unread))
     return config
 
 
-def _common(own: Fields) -> dict[str, Any]:
+def _common(own: Fields, norm_eps: str) -> dict[str, Any]:
     hidden, heads = own.integer("hidden_size"), own.integer("num_attention_heads")
     return {
         "vocab": own.integer("vocab_size"),
@@ -80,7 +87,7 @@ def _common(own: Fields) -> dict[str, Any]:
         "heads": heads,
         "kv_heads": own.integer("num_key_value_heads", heads),
         "head_dim": own.integer("head_dim", hidden // max(heads, 1)),
-        "norm_eps": own.number("rms_norm_eps"),
+        "norm_eps": own.number(norm_eps),
         "context": own.integer("max_position_embeddings"),
         "attention_bias": own.flag("attention_bias", False),
         "bos_id": own.optional_integer("bos_token_id"),

@@ -9,7 +9,7 @@ from typing import Any
 
 from trimaran.base.errors import CheckpointError, UnsupportedError
 from trimaran.kernels.program import QueryScale
-from trimaran.models.config import ExpertsConfig, IndexerConfig, LatentConfig
+from trimaran.models.config import NO_ROPE, ExpertsConfig, IndexerConfig, LatentConfig
 from trimaran.models.fields import Fields
 from trimaran.models.rope_hf import latent_scale, read_local_and_global_rope, read_rope
 
@@ -207,6 +207,12 @@ def _indexer(own: Fields, layers: frozenset[int], *, interleaved: bool) -> Index
 
 
 # What vendors leave out of a file when it is what the class of transformers says.
+def _bert(own: Fields) -> dict[str, Any]:
+    only(own.text("position_embedding_type", "absolute"), "absolute", "position_embedding_type")
+    only(own.flag("is_decoder", False), False, "is_decoder")
+    return {"rope": NO_ROPE, "attention_bias": True, "tied": False}  # the output matrix is of no use here
+
+
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "gemma3_text": {
         "bos_token_id": 2,
@@ -221,9 +227,12 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "tie_word_embeddings": True,
         "vocab_size": 262208,
     },
+    "bert": {"hidden_act": "gelu", "vocab_size": 30522},
     "mistral": {"sliding_window": 4096},  # files of models without a window say null
 }
-ACTIVATIONS = {"gemma3_text": "gelu_pytorch_tanh"}
+ACTIVATIONS = {"gemma3_text": "gelu_pytorch_tanh", "bert": "gelu"}
+ENCODERS = frozenset({"bert"})
+NORM_EPS = {"bert": "layer_norm_eps"}  # what families do not call rms_norm_eps
 READERS: Mapping[str, Callable[[Fields], dict[str, Any]]] = {
     "llama": _llama,
     "mistral": _mistral,
@@ -239,4 +248,5 @@ READERS: Mapping[str, Callable[[Fields], dict[str, Any]]] = {
     "glm4_moe_lite": _deepseek_v3,
     "deepseek_v32": _deepseek_v32,
     "glm_moe_dsa": _glm_moe_dsa,
+    "bert": _bert,
 }

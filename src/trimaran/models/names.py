@@ -73,7 +73,7 @@ class Part:
 
 def text_name(tensor: str) -> str:
     """A tensor's name without what a multimodal checkpoint puts before the names of its language model."""
-    return tensor.removeprefix("language_model.")
+    return tensor.removeprefix("language_model.").removeprefix("bert.")
 
 
 def weight_parts(weight: str, rows: int, cfg: ModelConfig, kind: Kind) -> tuple[Part, ...]:
@@ -81,7 +81,8 @@ def weight_parts(weight: str, rows: int, cfg: ModelConfig, kind: Kind) -> tuple[
     gguf = kind == "gguf"
     name, suffix = (weight.removesuffix(".bias"), ".bias") if weight.endswith(".bias") else (weight, ".weight")
     if match := _LAYER.fullmatch(name):
-        prefix, inner = f"{'blk' if gguf else 'model.layers'}.{match['layer']}.", match["name"]
+        layers = "blk" if gguf else _HF_LAYERS.get(cfg.family, "model.layers")
+        prefix, inner = f"{layers}.{match['layer']}.", match["name"]
         table = _GGUF_LAYER | _GGUF_FAMILY.get(cfg.family, {}) if gguf else _HF_LAYER | _HF_FAMILY.get(cfg.family, {})
         tensors = table[inner] if gguf else table.get(inner, (inner,))
     else:
@@ -162,7 +163,16 @@ _HF_LAYER: _Table = {
     "mlp.experts.gate_up": ("mlp.experts.{}.gate_proj", "mlp.experts.{}.up_proj"),  # {}: the expert's number
     "mlp.experts.down_proj": ("mlp.experts.{}.down_proj",),
 }
+_HF_LAYERS = {"bert": "encoder.layer"}  # families whose layers are not called model.layers
 _HF_FAMILY: Mapping[str, _Table] = {
+    "bert": {
+        "self_attn.qkv": ("attention.self.query", "attention.self.key", "attention.self.value"),
+        "self_attn.o_proj": ("attention.output.dense",),
+        "post_attention_layernorm": ("attention.output.LayerNorm",),
+        "mlp.up_proj": ("intermediate.dense",),
+        "mlp.down_proj": ("output.dense",),
+        "post_layernorm": ("output.LayerNorm",),
+    },
     "minimax_m2": {
         "mlp.gate": ("block_sparse_moe.gate",),
         "mlp.gate.e_score_correction_bias": ("block_sparse_moe.e_score_correction_bias",),

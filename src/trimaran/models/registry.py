@@ -29,6 +29,7 @@ HF = {  # architectures[0]: the model type whose configuration it has; None: its
     "Glm4MoeLiteForCausalLM": "glm4_moe_lite",
     "GlmMoeDsaForCausalLM": "glm_moe_dsa",
     "MiniMaxM2ForCausalLM": "minimax_m2",
+    "BertModel": "bert",
 }
 FAMILIES = {  # ModelConfig.family: a module with build(cfg) -> Program
     "llama": "trimaran.models.llama",
@@ -45,6 +46,7 @@ FAMILIES = {  # ModelConfig.family: a module with build(cfg) -> Program
     "glm4_moe_lite": "trimaran.models.deepseek_v3",
     "deepseek_v32": "trimaran.models.deepseek_v32",
     "glm_moe_dsa": "trimaran.models.deepseek_v32",
+    "bert": "trimaran.models.bert",
 }
 
 

@@ -6,6 +6,7 @@ from trimaran.models.config import ModelConfig
 from trimaran.models.rope_gguf import ROPE_FACTORS
 
 _VISION = ("vision_tower.", "multi_modal_projector.", "mm_projector.", "model.mm_projector.")
+_UNREAD = ("pooler.", "cls.", "embeddings.position_ids")
 # What tools measured of the numbers that flow while a model runs; here each is scaled as it comes.
 _RUNNING = re.compile(
     r".+\.(activation_scale|input_(scale|scale_ub|zero_point|global_scale)|output_scale|prob_scale"
@@ -27,6 +28,8 @@ def why_skipped(tensor: str, cfg: ModelConfig) -> str | None:
         return "scales of activations and caches"
     if cfg.tied and tensor == "lm_head.weight":
         return "a second copy of the tied matrix"
+    if cfg.encoder is not None and tensor.startswith(_UNREAD):
+        return "parts of an encoder that its vectors do not come from"
     if tensor.startswith(_VISION):
         return "parts that see images"
     match = _LAYER.match(tensor)
