@@ -316,6 +316,9 @@ def test_a_step_that_nobody_finishes_ends_before_its_memory_goes() -> None:
     assert done.returncode == 0, done.stderr[-2000:]
 
 
+NO_MASKS = np.zeros((0, 0), np.uint32)
+
+
 def test_nothing_else_may_be_done_while_a_step_runs() -> None:
     runner = executor()
     core = runner._core
@@ -326,11 +329,11 @@ def test_nothing_else_may_be_done_while_a_step_runs() -> None:
     held = step(Rows(PROMPT, 0, PAGES))
     arrays = (held.tokens, held.starts, held.contexts, held.slots, held.page_tables, (), nobody, held.logits_rows)
     core.begin(*arrays, True)
-    for forbidden in (lambda: core.begin(*arrays, True), lambda: core.choose([], [], []), core.profile):
+    for forbidden in (lambda: core.begin(*arrays, True), lambda: core.choose([], [], [], NO_MASKS, []), core.profile):
         with pytest.raises(RuntimeError, match="a step is running"):
             forbidden()
     core.finish_step()
-    assert core.choose([], [], []) == []
+    assert core.choose([], [], [], NO_MASKS, []) == []
 
 
 TOO_MANY_THREADS = """
