@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from trimaran.base import errors
-from trimaran.server.engine import EngineLink
+from trimaran.server.engine import Backend
 from trimaran.server.errors import DrainingError
 from trimaran.server.metrics import Metrics
 
@@ -21,9 +21,9 @@ class Admitted(Protocol):
 
 
 class Admission:
-    """Counts requests in and out over one engine link. Use it from one event loop."""
+    """Counts requests in and out over what runs them. Use it from one event loop."""
 
-    def __init__(self, link: EngineLink, metrics: Metrics, *, max_inflight: int, max_running: int) -> None:
+    def __init__(self, link: Backend, metrics: Metrics, *, max_inflight: int, max_running: int) -> None:
         """``max_inflight``: sequences that run and wait together."""
         self.metrics = metrics
         self.link = link

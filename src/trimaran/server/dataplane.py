@@ -9,7 +9,6 @@ import asyncio
 import secrets
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -19,13 +18,13 @@ from trimaran.base.failures import error_of
 from trimaran.base.fanout import fan_out
 from trimaran.base.messages import Failed, Submit, Tokens
 from trimaran.base.sampling import SamplingParams
+from trimaran.server.admission import Admission
 from trimaran.server.engine import Backend
-from trimaran.server.errors import DeadlineError, DrainingError
+from trimaran.server.errors import DeadlineError
 from trimaran.server.metrics import Metrics
 from trimaran.text.choice import Choice, Piece, joined
 from trimaran.text.tokenizer import Tokenizer
 
-ABORT_SECONDS = 1.0
 MAX_CHOICES = 128  # sequences of one request: prompts times n
 MAX_IDS = 2**17  # in logit_bias or stop_token_ids, times choices: the engine gets a copy for each
 
@@ -63,20 +62,13 @@ class Usage:
     completion: int = 0
 
 
-class DataPlane:
+class DataPlane(Admission):
     """Admits, runs and ends requests over one engine link. Use it from one event loop."""
 
     def __init__(self, link: Backend, tokenizer: Tokenizer, limits: Limits, metrics: Metrics) -> None:
+        super().__init__(link, metrics, max_inflight=limits.max_inflight, max_running=limits.max_running)
         self.tokenizer = tokenizer
         self.limits = limits
-        self.metrics = metrics
-        self._link = link
-        self._runs: set[Run] = set()
-        self._inflight = 0
-        self._draining = False
-        self._idle = asyncio.Event()
-        self._idle.set()
-        self._request_seconds = 1.0  # moving average, for Retry-After
 
     def open(self, generation: Generation, *, arrived: float) -> "Run":
         """Checks a request that arrived at ``time.perf_counter()`` = ``arrived``; raises ``RequestError``.
@@ -85,45 +77,7 @@ class DataPlane:
         ``DrainingError`` or ``EngineDiedError``; leaving it cancels whatever still runs.
         """
         self._check(generation)
-        return Run(self, self._link, generation, arrived)
-
-    def _admit(self, run: "Run", wanted: int) -> None:
-        if self._draining:
-            raise DrainingError("the server is stopping")
-        if self._inflight + wanted > self.limits.max_inflight:
-            turns = (self._inflight + wanted) / self.limits.max_running
-            raise errors.QueueFullError(
-                f"the server already holds {self._inflight} sequences of at most {self.limits.max_inflight}",
-                retry_after=min(60.0, turns * self._request_seconds),
-            )
-        self._runs.add(run)
-        self._inflight += wanted
-        self._idle.clear()
-
-    @property
-    def running(self) -> int:
-        """Requests that have been admitted and not ended."""
-        return len(self._runs)
-
-    async def drain(self, deadline: float) -> int:
-        """Admits nothing more, waits up to ``deadline`` seconds, ends what still runs; returns how much that was."""
-        self._draining = True
-        try:
-            async with asyncio.timeout(deadline):
-                await self._idle.wait()
-        except TimeoutError:
-            left = list(self._runs)
-            for run in left:
-                run.fail(DrainingError("the server stopped before the request was done"))
-            with suppress(TimeoutError):  # until they have told their clients, unless one does not listen
-                async with asyncio.timeout(ABORT_SECONDS):
-                    await self._idle.wait()
-            return len(left)
-        return 0
-
-    def trouble(self) -> str | None:
-        """Why a request would not be answered now, or ``None``."""
-        return "the server is stopping" if self._draining else self._link.trouble()
+        return Run(self, self.link, generation, arrived)
 
     def _check(self, generation: Generation) -> None:
         sampling, limits = generation.sampling, self.limits
@@ -159,15 +113,6 @@ class DataPlane:
                 if not 0 <= token < limits.vocab:
                     raise errors.RequestError(f"{name} names token {token}; ids end at {limits.vocab - 1}", param=name)
 
-    def _release(self, run: "Run", sequences: int) -> None:
-        self._runs.discard(run)
-        self._inflight -= sequences
-        if not self._runs:
-            self._idle.set()
-
-    def _took(self, seconds: float) -> None:
-        self._request_seconds += 0.1 * (seconds - self._request_seconds)
-
 
 class Run:
     """One admitted request. ``deliver`` or ``collect`` runs it; ``usage`` is complete after that."""
@@ -194,11 +139,11 @@ class Run:
                 )
 
     async def __aenter__(self) -> Self:
-        self._plane._admit(self, len(self._submits))
+        self._plane.admit(self, len(self._submits))
         try:
             self._link.submit(self._submits, self)
         except BaseException:
-            self._plane._release(self, len(self._submits))
+            self._plane.release(self, len(self._submits))
             raise
         return self
 
@@ -207,8 +152,8 @@ class Run:
     ) -> None:
         seconds = time.perf_counter() - self._arrived
         self._link.cancel(self._choices)
-        self._plane._release(self, len(self._submits))
-        self._plane._took(seconds)
+        self._plane.release(self, len(self._submits))
+        self._plane.took(seconds)
         self._plane.metrics.request_seconds.observe(seconds)
         if isinstance(error, asyncio.CancelledError):
             self._plane.metrics.cancelled.inc()
