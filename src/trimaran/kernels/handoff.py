@@ -6,7 +6,9 @@ from trimaran.base.errors import TransferError
 from trimaran.kernels.page_layout import PageLayout
 from trimaran.kernels.step import Executor, Int32
 
-BATCH_BYTES = 4 << 20  # under way at once, whatever the length: what was exported is still in cache when imported
+BATCH_BYTES = (
+    4 << 20
+)  # about as much is under way at once, whatever the length: what was exported is still in cache when imported
 
 
 def first_page_read(window: int | None, position: int, page_size: int) -> int:
@@ -15,8 +17,9 @@ def first_page_read(window: int | None, position: int, page_size: int) -> int:
 
 
 def batch_pages(layout: PageLayout, group: int) -> int:
-    """Most pages of a group that should be under way at once."""
-    return max(1, BATCH_BYTES // layout.page_bytes(group))
+    """Most pages of a group that should be under way at once: so many that their bytes are at least ``BATCH_BYTES``,
+    from where on NumPy asks for memory in large pages, which costs a tenth of the page faults."""
+    return -(-BATCH_BYTES // layout.page_bytes(group))
 
 
 def largest_batch(layout: PageLayout) -> int:

@@ -1,0 +1,284 @@
+"""How fast pages go from one process to another over each kind of link, beside what memory and loopback TCP can do.
+
+    python bench/transfer.py
+    python bench/transfer.py --tokens 512 --format bf16 --transports shm
+
+A prompt's pages, those of SmolLM2-135M, go through everything that a transfer between two engines consists of: copied
+out of the sender's pages a batch at a time, checked, sent, received, checked again, copied into the receiver's pages,
+committed and acknowledged. Beside it stand a copy of the same bytes in one process (*memcpy*), and the same bytes sent
+over a bare TCP connection on loopback to a process that only receives them (*loopback*). All take turns in each round;
+the median counts. *One page*: the time until a transfer of a single page is acknowledged.
+"""
+
+import argparse
+import json
+import secrets
+import select
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from trimaran.base.errors import ConfigError, TrimaranError
+from trimaran.base.formats import CacheGroup, HeadsCache, KVFormat
+from trimaran.base.messages import Token
+from trimaran.kernels.handoff import BATCH_BYTES, largest_batch
+from trimaran.kernels.page_layout import PageLayout
+from trimaran.pools.arrivals import Arrivals
+from trimaran.pools.hello import Hello, Role
+from trimaran.pools.key import PoolKey, new_key_text
+from trimaran.pools.layout import layout_data
+from trimaran.pools.link import Link
+from trimaran.pools.receiving import Admit, Import, Refusal
+from trimaran.pools.sending import Sending
+from trimaran.pools.ticket import TICKET_VERSION, Ticket, TicketPages, digest_of_tokens, open_ticket
+from trimaran.pools.transfer import Answer, Frame
+from trimaran.pools.transports import TRANSPORTS, open_transport
+
+PAGE = 16
+MODEL = "bench"
+SECONDS = 60.0  # of a transfer, at most
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokens", type=int, default=2048, help="length of the prompt")
+    parser.add_argument("--format", type=KVFormat, default=KVFormat.INT8, choices=list(KVFormat), help="of the pages")
+    parser.add_argument("--transports", nargs="+", default=list(TRANSPORTS), choices=list(TRANSPORTS))
+    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--receiver", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args(argv)
+    if given.receiver:
+        return receive(given)
+    layout = layout_of(given.format)
+    pages = random_pages(layout, given.tokens)
+    with ExitStack() as stack:
+        ways: dict[str, Callable[[int], float]] = {
+            "memcpy": Copy(pages),
+            "loopback": stack.enter_context(loopback(pages)),
+        }
+        for name in given.transports:
+            try:
+                ways[name] = stack.enter_context(transfers(name, given, layout, pages))
+            except ConfigError as error:
+                print(f"{name}: {error}", file=sys.stderr)
+        times: dict[str, list[float]] = {name: [] for name in ways}
+        short: dict[str, list[float]] = {name: [] for name in ways}
+        for number in range(given.rounds + 1):
+            for name, way in ways.items():
+                seconds, page = way(given.tokens), way(PAGE)
+                if number:  # the first warms everything up
+                    times[name].append(seconds)
+                    short[name].append(page)
+    report(pages.nbytes, times, short)
+    return 0
+
+
+def report(size: int, times: dict[str, list[float]], short: dict[str, list[float]]) -> None:
+    medians = {name: statistics.median(each) for name, each in times.items()}
+    print(f"{size / 1e6:.1f} MB in batches of {BATCH_BYTES / (1 << 20):.0f} MiB")
+    print("way            ms     MB/s   of memcpy  of loopback  one page, us")
+    for name, seconds in medians.items():
+        shares = f"{medians['memcpy'] / seconds:12.1%}{medians['loopback'] / seconds:13.1%}"
+        page = f"{1e6 * statistics.median(short[name]):14,.0f}"
+        print(f"{name:9}{1e3 * seconds:8.1f}{size / seconds / 1e6:9,.0f}{shares}{page}")
+
+
+def layout_of(fmt: KVFormat) -> PageLayout:
+    return PageLayout("native", fmt, PAGE, (CacheGroup((HeadsCache(layers=30, kv_heads=3, head_dim=64),)),))
+
+
+def random_pages(layout: PageLayout, tokens: int) -> Any:
+    """uint8 ``[pages, bytes]``."""
+    shape = -(-tokens // PAGE), layout.page_bytes(0)
+    return np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
+
+
+def hello(role: Role, layout: PageLayout, name: str) -> Hello:
+    frame_bytes = largest_batch(layout)
+    return Hello(role, f"the {role}", secrets.randbits(62), MODEL, layout_data(layout), [name], frame_bytes)
+
+
+class Copy:
+    """The bytes of a prompt from one place in memory to another, a batch at a time, by one thread."""
+
+    def __init__(self, pages: Any) -> None:
+        self._pages, self._other = pages, np.zeros_like(pages)
+        self._batch = max(1, BATCH_BYTES // pages.shape[1])
+
+    def __call__(self, tokens: int) -> float:
+        start, end = time.perf_counter(), -(-tokens // PAGE)
+        for first in range(0, end, self._batch):
+            some = slice(first, min(end, first + self._batch))
+            np.copyto(self._other[some], self._pages[some])
+        return time.perf_counter() - start
+
+
+_SINK = """
+import socket, sys
+connected = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+room = memoryview(bytearray(1 << 22))
+while head := connected.recv(8, socket.MSG_WAITALL):
+    left = int.from_bytes(head, "little")
+    while left:
+        left -= connected.recv_into(room, min(left, len(room)))
+    connected.sendall(b"x")
+"""
+
+
+@contextmanager
+def loopback(pages: Any) -> Iterator[Callable[[int], float]]:
+    """The bytes of a prompt to another process, which drops them, until it says that it has them."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        with subprocess.Popen([sys.executable, "-c", _SINK, str(port)]) as sink:
+            connected, _ = listening.accept()
+
+            def send(tokens: int) -> float:
+                data = pages[: -(-tokens // PAGE)].reshape(-1)
+                start = time.perf_counter()
+                connected.sendall(data.nbytes.to_bytes(8, "little"))
+                connected.sendall(data)
+                connected.recv(1)
+                return time.perf_counter() - start
+
+            try:
+                yield send
+            finally:
+                connected.close()
+                sink.wait(10)
+
+
+@dataclass
+class Sender:
+    """Transfers over one link to a receiver that is another process."""
+
+    link: Link
+    key: PoolKey
+    layout: PageLayout
+    pages: Any
+    process: subprocess.Popen[str]
+
+    def __call__(self, tokens: int) -> float:
+        prompt = np.arange(tokens)
+        ticket = open_ticket(bytes.fromhex(ask(self.process, {"tokens": tokens})["ticket"]), self.key)
+        start = time.perf_counter()
+        sending = Sending(ticket, self.layout, MODEL, prompt, time.monotonic())
+        while not sending.over:
+            while (batch := sending.due(tokens, self.link.room())) is not None:
+                data = self.pages[batch.first : batch.first + batch.count].copy()  # what an executor exports
+                self.link.send(sending.frame(batch, data), data)
+                if sending.sent:
+                    self.link.send(sending.commit([Token(0)]))
+            select.select([self.link], [], [], 1.0)
+            for arrival in self.link.receive():
+                assert isinstance(arrival.message, Answer)
+                sending.answer(arrival.message)
+            if self.link.failure is not None:
+                raise self.link.failure
+        seconds = time.perf_counter() - start
+        if sending.failure is not None:
+            raise TrimaranError(sending.failure)
+        return seconds
+
+
+@contextmanager
+def transfers(name: str, given: argparse.Namespace, layout: PageLayout, pages: Any) -> Iterator[Sender]:
+    """Raises ``ConfigError`` where the transport cannot be used."""
+    text = new_key_text()
+    transport = open_transport(name, PoolKey(text))
+    options = ["--receiver", "--tokens", str(given.tokens), "--format", given.format, "--transports", name]
+    command = [sys.executable, __file__, *options]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        address = ask(process, {"key": text})["address"]
+        link = transport.connect(address, hello("sender", layout, name))
+        try:
+            while link.peer is None and link.failure is None:
+                select.select([link], [], [], 1.0)
+                link.receive()
+            if link.failure is not None:
+                raise link.failure
+            yield Sender(link, PoolKey(text), layout, pages, process)
+        finally:
+            link.close()
+            process.communicate(timeout=10)
+
+
+def ask(process: subprocess.Popen[str], question: dict[str, Any]) -> dict[str, Any]:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(json.dumps(question) + "\n")
+    process.stdin.flush()
+    answer: dict[str, Any] = json.loads(process.stdout.readline())
+    return answer
+
+
+def receive(given: argparse.Namespace) -> int:
+    """The other process: takes transfers into pages of its own until its standard input ends."""
+    key = PoolKey(json.loads(sys.stdin.readline())["key"])
+    layout, name = layout_of(given.format), given.transports[0]
+    me = hello("receiver", layout, name)
+    listener = open_transport(name, key).listen(me)
+    print(json.dumps({"address": listener.address}), flush=True)
+    pages = np.zeros((-(-given.tokens // PAGE) + 1, layout.page_bytes(0)), np.uint8)
+    arrivals = Arrivals(me.epoch, [layout.page_bytes(0)], lambda *_: True, limit=1)
+    links: list[Link] = []
+    while True:
+        ready, _, _ = select.select([sys.stdin, listener, *links], [], [])
+        links += listener.accept()
+        if sys.stdin in ready:
+            line = sys.stdin.readline()
+            if not line:
+                break
+            ticket = ticket_for(json.loads(line)["tokens"], me, layout)
+            arrivals.expect(ticket, time.monotonic())
+            print(json.dumps({"ticket": ticket.seal(key).hex()}), flush=True)
+        for link in links:
+            take(link, arrivals, pages)
+        links = [link for link in links if link.failure is None]
+    for link in links:
+        link.close()
+    listener.close()
+    return 0
+
+
+def ticket_for(tokens: int, me: Hello, layout: PageLayout) -> Ticket:
+    count = -(-tokens // PAGE)
+    return Ticket(
+        version=TICKET_VERSION,
+        transfer=secrets.token_hex(8),
+        epoch=me.epoch,
+        model=MODEL,
+        layout=layout_data(layout),
+        tokens=tokens,
+        token_digest=digest_of_tokens(np.arange(tokens)),
+        groups=[TicketPages(0, list(range(1, count + 1)), [1] * count)],
+        lease=SECONDS,
+        addresses=[],
+    )
+
+
+def take(link: Link, arrivals: Arrivals, pages: Any) -> None:
+    for arrival in link.receive():
+        assert isinstance(arrival.message, Frame)
+        outcome = arrivals.take(arrival.message, arrival.data, time.monotonic(), id(link))
+        if isinstance(outcome, Import):
+            first, _ = outcome.pages[0]
+            np.copyto(pages[first : first + len(outcome.pages)], outcome.data)
+        arrival.free()
+        if isinstance(outcome, Admit | Refusal):
+            link.send(outcome.answer)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except TrimaranError as error:
+        sys.exit(f"transfer: {error}")
