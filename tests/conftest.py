@@ -1,5 +1,6 @@
 """Fixtures that several test packages share."""
 
+import os
 import signal
 from pathlib import Path
 
@@ -13,6 +14,10 @@ settings.load_profile("trimaran")
 # A shell starts jobs in the background deaf to Ctrl-C, and what tests start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# Tests of models would fill the user's cache with packed weights, and load some that other tests have left.
+os.environ["TRIMARAN_PACKED_CACHE_BYTES"] = "0"
 
 
 @pytest.fixture(scope="session")

@@ -32,6 +32,7 @@ METRICS = {
     "trimaran_sequences_waiting": "gauge",
     "trimaran_executor_seconds": "counter",
     "trimaran_step_seconds": "counter",
+    "trimaran_start_seconds": "gauge",
     "trimaran_steps": "counter",
     "trimaran_tool_calls": "counter",
     "trimaran_time_to_first_token_seconds": "histogram",

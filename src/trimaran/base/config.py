@@ -43,6 +43,14 @@ def option_types(kind: type) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 
 
+def parse_size(text: str) -> int | None:
+    """A whole number, perhaps with a size: ``8k`` is 8,000 and ``8K`` 8,192, likewise m/M and g/G; None: it is none."""
+    text = text.strip()
+    if found := _SIZE.fullmatch(text):
+        return int(float(found[1]) * _SIZES[found[2]])
+    return int(text) if re.fullmatch(r"-?\d{1,18}", text) else None
+
+
 def is_list(annotation: Any) -> bool:
     """True for an option that may be given several times."""
     return get_origin(annotation) is tuple
@@ -122,8 +130,8 @@ def _convert(kind: type, name: str, value: Any, annotation: Any, place: str) -> 
     accepted = scalar_types(annotation)
     if isinstance(value, str) and bool in accepted:
         return env.truth(place, value)
-    if isinstance(value, str) and int in accepted and (size := _SIZE.fullmatch(value.strip())):
-        value = int(float(size[1]) * _SIZES[size[2]])
+    if isinstance(value, str) and int in accepted and _SIZE.fullmatch(value.strip()):
+        value = parse_size(value)
     field = next(f for f in dataclasses.fields(kind) if f.name == name)
     try:
         converted = msgspec.convert(value, annotation, strict=False)

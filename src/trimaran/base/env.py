@@ -1,9 +1,9 @@
 """Every ``TRIMARAN_*`` environment variable there is, in one place.
 
-``HOME``, ``OFFLINE`` and ``CONNECTIONS`` are read by ``checkpoint/environment.py``, ``ISA`` and ``PROFILE`` by the
-native executor. Beside these, each option of a command can be set as ``TRIMARAN_<OPTION>`` (``base/config.py``):
-``TRIMARAN_PORT=9000`` is ``--port 9000``. A ``TRIMARAN_*`` name that is neither is an error, so that a typing mistake
-never goes unnoticed.
+``HOME``, ``OFFLINE``, ``CONNECTIONS`` and ``PACKED_CACHE_BYTES`` are read by ``checkpoint/environment.py``, ``ISA``
+and ``PROFILE`` by the native executor. Beside these, each option of a command can be set as ``TRIMARAN_<OPTION>``
+(``base/config.py``): ``TRIMARAN_PORT=9000`` is ``--port 9000``. A ``TRIMARAN_*`` name that is neither is an error, so
+that a typing mistake never goes unnoticed.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,6 +17,7 @@ VARIABLES: dict[str, str] = {
     "TRIMARAN_HOME": "where models are kept; default: trimaran/ under the XDG cache",
     "TRIMARAN_OFFLINE": "true: open no socket to fetch a model",
     "TRIMARAN_CONNECTIONS": "how many connections a download uses at once; default 8",
+    "TRIMARAN_PACKED_CACHE_BYTES": "the most that packed weights may take of the disk; 0: none; default 64G",
     "TRIMARAN_ISA": "generic, avx2, avx_vnni or avx512: instruction set of the native executor; default: the best",
     "TRIMARAN_PROFILE": "true: the native executor times every op and prints a table to stderr when it closes",
 }

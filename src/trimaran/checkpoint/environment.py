@@ -4,6 +4,7 @@
 ``TRIMARAN_HOME``                                 the cache; default ``$XDG_CACHE_HOME/trimaran``, ``~/.cache/trimaran``
 ``TRIMARAN_OFFLINE``, ``HF_HUB_OFFLINE``          1: open no socket
 ``TRIMARAN_CONNECTIONS``                          connections that a download uses at once, 1 to 64; default 8
+``TRIMARAN_PACKED_CACHE_BYTES``                   most that packed weights may take of the disk, such as 20G; 0: none
 ``SSL_CERT_FILE``, ``PIP_CERT``,                  certificates to trust instead of the built-in ones; the first one set
 ``REQUESTS_CA_BUNDLE``                            is used
 ``HF_ENDPOINT``, ``HF_TOKEN``                     the model hub, and the token to show it
@@ -16,8 +17,10 @@ Proxies (``HTTPS_PROXY``, ``NO_PROXY``, …) are read by httpx.
 import os
 from pathlib import Path
 
+from trimaran.base.config import parse_size
 from trimaran.base.errors import ConfigError
 
+PACKED_CACHE_BYTES = 64 << 30
 CONNECTIONS, MOST_CONNECTIONS = 8, 64
 _OFFLINE = ("TRIMARAN_OFFLINE", "HF_HUB_OFFLINE")
 _CERTIFICATES = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE")
@@ -50,6 +53,15 @@ def connections() -> int:
     if not text.isdecimal() or not 1 <= int(text) <= MOST_CONNECTIONS:
         raise ConfigError(f"TRIMARAN_CONNECTIONS is {text!r}; use a number from 1 to {MOST_CONNECTIONS}")
     return int(text)
+
+
+def packed_cache_bytes() -> int:
+    """The most that packed weights may take of the disk; 0: none are kept."""
+    text = os.environ.get("TRIMARAN_PACKED_CACHE_BYTES") or str(PACKED_CACHE_BYTES)
+    size = parse_size(text)
+    if size is None or size < 0:
+        raise ConfigError(f"TRIMARAN_PACKED_CACHE_BYTES is {text!r}; use a number of bytes such as 20G, or 0")
+    return size
 
 
 def certificates() -> Path | None:

@@ -13,6 +13,19 @@ _POLL_SECONDS = 0.1
 
 
 @contextmanager
+def try_lock(path: Path) -> Iterator[bool]:
+    """Holds ``path`` exclusively if nobody else does; yields whether it is held."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True  # closing the file frees the lock
+
+
+@contextmanager
 def file_lock(path: Path, *, deadline: float, what: str) -> Iterator[None]:
     """Holds ``path`` exclusively; raises ``SourceError`` when another process still has it after ``deadline`` seconds.
 

@@ -165,7 +165,7 @@ class PartialFile:
         """Whole or not at all: a note that is damaged would cost all bytes."""
         if self.scattered:
             if self._durable:
-                os.fdatasync(self._file.fileno())
+                os.fsync(self._file.fileno())
             self._note = msgspec.structs.replace(self._note, held=self._spans.as_list())
         half = self._note_path.with_name(f"{self._note_path.name}.half")
         half.write_bytes(msgspec.json.encode(self._note))

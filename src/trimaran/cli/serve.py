@@ -94,6 +94,7 @@ def engine_config(options: ServeOptions, path: Path, name: str) -> "EngineConfig
             served_name=name,
             verify=Verification(options.verify),
             manifest_key=options.manifest_key,
+            packed_cache_bytes=options.packed_cache_bytes,
             executor=options.executor,
             weight_format=None if weights is None else WeightFormat(weights),
             kv_format=None if kv is None else KVFormat(kv),

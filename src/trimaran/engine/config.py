@@ -34,6 +34,7 @@ class EngineConfig:
     served_name: str = ""  # how the engine calls the model; empty: the last part of ``model``
     verify: Verification = Verification.AUTO
     manifest_key: str | None = None  # a PEM file with the key that must have signed the model's manifest
+    packed_cache_bytes: int | None = None  # most that packed weights may take on disk; 0: none; None: the environment
     role: Role = "both"  # what it does of requests
     pool: PoolConfig | None = None  # unless the role is both
     cores: tuple[int, ...] = ()  # that a worker process keeps to; empty: all that it may use
@@ -99,6 +100,7 @@ _LOWEST = {
     "max_waiting": 1,
     "page_size": 16,
     "kv_memory_bytes": 1,
+    "packed_cache_bytes": 0,
     "threads": 0,
     "seed": 0,
     "canary_interval": 0,

@@ -91,6 +91,7 @@ class Engine:
         """
         self.info = info
         self._limits = limits
+        self._at_close: list[Callable[[], None]] = []
         self._executor = executor
         windows = tuple(group.window for group in groups)
         self._cache = KVCache(
@@ -255,8 +256,14 @@ class Engine:
         """Counts from zero again, as if nothing had run."""
         self._counters = _Counters()
 
+    def at_close(self, callback: Callable[[], None]) -> None:
+        """Has ``callback`` called once, before the executor's memory goes."""
+        self._at_close.append(callback)
+
     def close(self) -> None:
         """Frees the executor's memory and threads; idempotent."""
+        while self._at_close:
+            self._at_close.pop()()
         self._running = None  # the executor ends it by itself, and nobody waits for its tokens
         self._constraints.close()
         self._executor.close()

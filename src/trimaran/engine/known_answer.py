@@ -9,12 +9,12 @@ import hashlib
 import logging
 import os
 import re
-from pathlib import Path
 
 import numpy as np
 
 from trimaran.base.processor import cpu_name
 from trimaran.checkpoint.environment import home
+from trimaran.kernels.native_core import build_digest
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ class KnownAnswer:
     def __init__(self, identity: bytes) -> None:
         """``identity`` says what cached pages mean (``prefix.py``): it covers model, formats and instruction set."""
         sha = hashlib.sha256()
-        for part in (identity, _build(), np.__version__.encode(), cpu_name().encode()):
+        for part in (identity, build_digest(), np.__version__.encode(), cpu_name().encode()):
             sha.update(len(part).to_bytes(8, "little") + part)
         self.path = home() / "canaries" / sha.hexdigest()
 
@@ -54,10 +54,3 @@ class KnownAnswer:
             half.replace(self.path)
         except OSError as error:
             log.warning("the canary's answer is not kept for later starts: %s", error)
-
-
-def _build() -> bytes:
-    """SHA-256 of the compiled core."""
-    from trimaran.kernels.native_core import _native
-
-    return hashlib.sha256(Path(_native.__file__).read_bytes()).digest()

@@ -1,8 +1,10 @@
 """From an ``EngineConfig`` to an engine that has produced its first token."""
 
 import hashlib
+import logging
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from contextlib import closing
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +16,7 @@ from trimaran.base.formats import KVFormat
 from trimaran.base.messages import CachePages, Failed, FromEngine, Role, Started, Submit
 from trimaran.base.sampling import SamplingParams
 from trimaran.checkpoint import Checkpoint
+from trimaran.checkpoint.packs import PackDamagedError
 from trimaran.engine.canary import prove
 from trimaran.engine.config import EngineConfig
 from trimaran.engine.constraints.tokens import TokenTable, read_token_table
@@ -23,6 +26,7 @@ from trimaran.engine.engine import Engine
 from trimaran.engine.known_answer import KnownAnswer
 from trimaran.engine.limits import SchedulerLimits
 from trimaran.engine.memory import available_memory
+from trimaran.engine.phases import Phases
 from trimaran.engine.prefilling import PrefillEngine
 from trimaran.engine.sizing import Sizes, kv_format_beside, resolve_sizes
 from trimaran.kernels.null import NullExecutor
@@ -33,7 +37,10 @@ from trimaran.kernels.weights import Weight
 from trimaran.kernels.wide_layers import describe_pages, keep_wide
 
 if TYPE_CHECKING:
+    from trimaran.engine.packed import FoundPack, PackKeeper
     from trimaran.models.config import EncoderConfig
+
+log = logging.getLogger(__name__)
 
 
 def load_engine(config: EngineConfig) -> Engine:
@@ -47,25 +54,26 @@ def load_engine(config: EngineConfig) -> Engine:
     return engine
 
 
-def load_any(config: EngineConfig) -> Engine | Encoder:
-    """Reads the model, sizes the pools of pages, and produces one token, or an encoder's vector.
+def load_any(config: EngineConfig, phases: Phases | None = None) -> Engine | Encoder:
+    """Reads the model, or packed weights of it, sizes the pools of pages, and produces a token, or an encoder's vector.
 
-    Raises ``ConfigError``, ``CheckpointError`` or ``UnsupportedError``; then nothing is left open.
+    ``phases`` goes on counting what it has begun. Raises ``ConfigError``, ``CheckpointError`` or ``UnsupportedError``;
+    then nothing is left open.
     """
     if config.executor not in EXECUTORS:
         raise ConfigError(f"unknown executor {config.executor!r}; choose one of {', '.join(EXECUTORS)}")
-    return _load_null(config) if config.executor == "null" else _load_model(config)
+    phases = phases or Phases()
+    return _load_null(config, phases) if config.executor == "null" else _load_model(config, phases)
 
 
-def _load_null(config: EngineConfig) -> Engine:
+def _load_null(config: EngineConfig, phases: Phases) -> Engine:
     program = keep_wide(config.null.program(), config.kv_cache_dtype_skip_layers)
     kv_format = config.kv_format or KVFormat.BF16
     sizes = resolve_sizes(config, program.groups, kv_format, program.context, available_memory())
     executor = NullExecutor(program, {}, _options(config, sizes), config.null)
     eos_ids = frozenset() if config.null.eos_id is None else frozenset({config.null.eos_id})
-    return _start(
-        config, sizes, executor, program, eos_ids, name="null", digest="null", weight_format="none", verified=False
-    )
+    phases.lap("open")
+    return _start(config, _Loaded(executor, program, sizes, eos_ids, "none", "null", verified=False), phases, "null")
 
 
 def _token_table(config: EngineConfig, vocab: int, eos_ids: frozenset[int]) -> Callable[[], TokenTable] | None:
@@ -73,49 +81,108 @@ def _token_table(config: EngineConfig, vocab: int, eos_ids: frozenset[int]) -> C
     return partial(read_token_table, Path(config.model), vocab, eos_ids) if config.model else None
 
 
-def _load_model(config: EngineConfig) -> Engine | Encoder:
+@dataclass(frozen=True)
+class _Loaded:
+    """An executor, and what is known of its model. ``verified``: the digest stands for all bytes of the model."""
+
+    executor: Executor
+    program: Program
+    sizes: Sizes
+    eos_ids: frozenset[int]
+    weight_format: str
+    digest: str
+    verified: bool
+
+
+def _load_model(config: EngineConfig, phases: Phases) -> Engine | Encoder:
+    from trimaran.engine.packed import keeper_for
+
+    formats = (config.kv_format, config.export_format)
+    static = any(fmt is not None and fmt.static for fmt in formats)  # their scales are in files of their own
+    keeper = None if static else keeper_for(config)
+    phases.lap("imports")
+    if keeper is not None:
+        try:
+            if (found := keeper.find()) is not None:
+                return _load_packed(config, found, phases)
+        except PackDamagedError as error:
+            log.warning("%s; packing them again", error)
+    return _load_files(config, keeper, phases)
+
+
+def _load_packed(config: EngineConfig, found: "FoundPack", phases: Phases) -> Engine:
+    """Raises ``PackDamagedError`` where the model's files have to be read instead."""
+    from trimaran.kernels.native import NativeExecutor
+    from trimaran.models.registry import build_program
+
+    with closing(found):
+        program = keep_wide(build_program(found.model), config.kv_cache_dtype_skip_layers)
+        program, options, sizes = _size(config, program, found.weights)
+        executor = NativeExecutor(program, found.weights, options, found.packed)
+        phases.lap("map")
+        _check(found.check, executor)
+        phases.lap("hash")
+    eos_ids, weight_format = found.model.eos_ids, _describe(found.weights)
+    loaded = _Loaded(executor, program, sizes, eos_ids, weight_format, found.digest, verified=found.verified)
+    return _start(config, loaded, phases)
+
+
+def _load_files(config: EngineConfig, keeper: "PackKeeper | None", phases: Phases) -> Engine | Encoder:
     from trimaran.calibration.kv_ranges import scales_for
     from trimaran.checkpoint import open_checkpoint
     from trimaran.checkpoint.verify import model_files
+    from trimaran.kernels.native import NativeExecutor
+    from trimaran.kernels.packed_weights import shapes_of
     from trimaran.models.load import load_weights
     from trimaran.models.registry import build_program, read_config
 
     path = Path(config.model)
+    phases.lap("imports")
     with open_checkpoint(path, model_files(path, config.verify, config.manifest_key)) as checkpoint:
         model = read_config(checkpoint)
         program = keep_wide(build_program(model), config.kv_cache_dtype_skip_layers)
+        phases.lap("open")
         weights = load_weights(checkpoint, model, program, config.weight_format)
+        phases.lap("read")
         if model.encoder is not None:
-            return _load_encoder(config, checkpoint, model.encoder, program, weights)
-        kv_format = config.kv_format or kv_format_beside(weights, config.activations, program.groups)
-        scales = scales_for(kv_format, checkpoint, program, config.kv_cache_scales)
-        if config.export_format not in (None, kv_format):
+            return _load_encoder(config, checkpoint, model.encoder, program, weights, phases)
+        program, options, sizes = _size(config, program, weights)
+        scales = scales_for(options.kv_format, checkpoint, program, config.kv_cache_scales)
+        if config.export_format not in (None, options.kv_format):
             scales += scales_for(config.export_format, checkpoint, program, config.kv_cache_scales)
-        sizes = resolve_sizes(config, program.groups, kv_format, program.context, available_memory())
-        program = replace(program, context=sizes.context)
-        options = replace(_options(config, sizes), kv_scales=scales)
-        executor = open_executor(config.executor, program, weights, options)
-        weight_format = _describe(weights)
+        executor = open_executor(config.executor, program, weights, replace(options, kv_scales=scales))
+        weight_format, shapes = _describe(weights), shapes_of(weights)
         del weights  # views of the mapped file; the executor has its own copy
         checkpoint.release()
-        _verify(checkpoint, executor)
-        digest, verified = checkpoint.digest, checkpoint.verified
-    name = config.served_name or path.stem
-    return _start(
-        config,
-        sizes,
-        executor,
-        program,
-        model.eos_ids,
-        name=name,
-        digest=digest,
-        weight_format=weight_format,
-        verified=verified,
-    )
+        phases.lap("pack")
+        _check(checkpoint.verify, executor)
+        digest, sampled, verified = checkpoint.digest, checkpoint.sampled, checkpoint.verified
+        phases.lap("hash")
+    loaded = _Loaded(executor, program, sizes, model.eos_ids, weight_format, digest, verified=verified)
+    engine = _start(config, loaded, phases)
+    if keeper is not None and isinstance(executor, NativeExecutor):
+        writer = keeper.keep(executor, model, shapes, sampled)
+        if writer is not None:
+            engine.at_close(writer.stop)
+    return engine
+
+
+def _size(
+    config: EngineConfig, program: Program, weights: Mapping[str, Weight]
+) -> tuple[Program, ExecutorOptions, Sizes]:
+    """What the executor is opened with, but for static scales."""
+    kv_format = config.kv_format or kv_format_beside(weights, config.activations, program.groups)
+    sizes = resolve_sizes(config, program.groups, kv_format, program.context, available_memory())
+    return replace(program, context=sizes.context), _options(config, sizes), sizes
 
 
 def _load_encoder(
-    config: EngineConfig, checkpoint: Checkpoint, encoder: "EncoderConfig", program: Program, weights: dict[str, Weight]
+    config: EngineConfig,
+    checkpoint: Checkpoint,
+    encoder: "EncoderConfig",
+    program: Program,
+    weights: dict[str, Weight],
+    phases: Phases,
 ) -> Encoder:
     """Pages hold the keys and values of one step, as they are; what is said about caches is for decoders."""
     if config.role != "both":
@@ -136,7 +203,9 @@ def _load_encoder(
     weight_format = _describe(weights)
     weights.clear()  # views of the mapped file; the executor has its own copy
     checkpoint.release()
-    _verify(checkpoint, executor)
+    phases.lap("pack")
+    _check(checkpoint.verify, executor)
+    phases.lap("hash")
     info = Started(
         model=config.served_name or Path(config.model).stem,
         digest=checkpoint.digest,
@@ -164,16 +233,18 @@ def _load_encoder(
     )
     try:
         engine.warm_up()
+        phases.lap("warm-up")
+        engine.info = structs.replace(info, phases=dict(phases.seconds))
     except BaseException:
         engine.close()
         raise
     return engine
 
 
-def _verify(checkpoint: Checkpoint, executor: Executor) -> None:
-    """Waits for the hashes of the bytes that were packed; frees the executor if they are wrong."""
+def _check(verify: Callable[[], None], executor: Executor) -> None:
+    """Waits for the hashes of the bytes that the executor holds; frees it if they are wrong."""
     try:
-        checkpoint.verify()
+        verify()
     except BaseException:
         executor.close()
         raise
@@ -194,22 +265,11 @@ def _options(config: EngineConfig, sizes: Sizes) -> ExecutorOptions:
     )
 
 
-def _start(
-    config: EngineConfig,
-    sizes: Sizes,
-    executor: Executor,
-    program: Program,
-    eos_ids: frozenset[int],
-    *,
-    name: str,
-    digest: str,
-    weight_format: str,
-    verified: bool,
-) -> Engine:
-    """``verified``: the digest stands for all bytes of the model."""
+def _start(config: EngineConfig, loaded: _Loaded, phases: Phases, name: str | None = None) -> Engine:
+    executor, program, sizes, digest = loaded.executor, loaded.program, loaded.sizes, loaded.digest
     meaning = (
         digest,
-        weight_format,
+        loaded.weight_format,
         config.activations,
         sizes.kv_format,
         executor.layout.groups,
@@ -220,11 +280,11 @@ def _start(
     )
     identity = "\0".join(map(str, meaning)).encode()
     info = Started(
-        model=config.served_name or name,
+        model=config.served_name or name or Path(config.model).stem,
         digest=digest,
         context=sizes.context,
         vocab=program.vocab,
-        weight_format=weight_format,
+        weight_format=loaded.weight_format,
         kv_format=describe_pages(sizes.kv_format, program.groups),
         executor=executor.name,
         isa=executor.isa,
@@ -250,19 +310,22 @@ def _start(
         program.groups,
         limits,
         info=info,
-        eos_ids=eos_ids,
+        eos_ids=loaded.eos_ids,
         identity=identity,
         prefix_caching=config.prefix_caching,
         seed=config.seed,
         overlap=config.overlap,
         parking=config.role == "decode",
-        token_table=_token_table(config, program.vocab, eos_ids),
+        token_table=_token_table(config, program.vocab, loaded.eos_ids),
     )
     try:
         _warm_up(engine)
+        phases.lap("warm-up")
         if config.canary_interval:
-            known = KnownAnswer(identity) if verified and executor.name == "native" else None
+            known = KnownAnswer(identity) if loaded.verified and executor.name == "native" else None
             engine.info = structs.replace(engine.info, canary=prove(engine, known))
+            phases.lap("canary")
+        engine.info = structs.replace(engine.info, phases=dict(phases.seconds))
     except BaseException:
         engine.close()
         raise

@@ -42,6 +42,7 @@ from trimaran.engine.encoder import Encoder
 from trimaran.engine.encoder_loop import serve_encoder
 from trimaran.engine.engine import Engine
 from trimaran.engine.load import load_any
+from trimaran.engine.phases import Phases
 from trimaran.engine.role import Alone, EngineRole, open_role
 
 FLUSH_SECONDS = 1.0  # for the last messages, once the loop has ended
@@ -209,6 +210,7 @@ def read_config() -> dict[str, Any]:
 
 
 def main() -> int:
+    phases = Phases.of_process()
     channel = Channel(int(sys.argv[1]))
     try:
         values = read_config()
@@ -216,7 +218,7 @@ def main() -> int:
         config = EngineConfig.from_json(values)
         if config.cores:
             os.sched_setaffinity(0, config.cores)
-        engine = load_any(config)
+        engine = load_any(config, phases)
         role = None if isinstance(engine, Encoder) else open_role(engine, config.pool)
         if config.pin_threads:  # this thread alone, to the core that the executor has left to it
             os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])

@@ -207,12 +207,14 @@ class EngineLink:
 
     async def _restart(self) -> EngineProcess | None:
         process = self._launch()
+        begun = time.monotonic()
         try:
-            await process.start()
+            started = await process.start()
         except errors.TrimaranError as error:
             log.error("the %s does not start: %s", self._name, error)
             return None
         self.metrics.restarts.inc()
+        self.metrics.start_took(started.phases, time.monotonic() - begun)
         self._up(process)
         log.warning("a new %s process (%d) serves", self._name, process.pid)
         return process

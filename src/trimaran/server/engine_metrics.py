@@ -2,6 +2,8 @@
 process; what is exported goes on rising over a restart.
 """
 
+from collections.abc import Mapping
+
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from trimaran.base.messages import Beat
@@ -14,6 +16,12 @@ class EngineMetrics:
         self.up = Gauge("trimaran_engine_up", "1 while the engine process runs", registry=registry)
         self.restarts = Counter(
             "trimaran_engine_restarts", "Engine processes started after the first", registry=registry
+        )
+        self._start = Gauge(
+            "trimaran_start_seconds",
+            "What the last start of the engine took, by phase; phase ready: all of it",
+            ["phase"],
+            registry=registry,
         )
         self._counters = {
             "steps": Counter("trimaran_steps", "Engine steps", registry=registry),
@@ -105,6 +113,12 @@ class EngineMetrics:
         """A new engine process counts from zero."""
         self._last = Beat()
         self.up.set(1)
+
+    def start_took(self, phases: Mapping[str, float], ready: float) -> None:
+        """Seconds of an engine's start: by what they went to, and until requests could be taken."""
+        self._start.clear()
+        for phase, seconds in {**phases, "ready": ready}.items():
+            self._start.labels(phase).set(seconds)
 
     def ended(self) -> None:
         self.up.set(0)

@@ -117,6 +117,11 @@ class ServeOptions:
     manifest_key: str | None = option(
         None, "PEM file with the ed25519 key that must have signed the manifest", metavar="FILE"
     )
+    packed_cache_bytes: NotNegative | None = option(
+        None,
+        "the most that packed weights, which the next start need not pack, may take of the disk; 0: none; default 64G",
+        metavar="BYTES",
+    )
 
     max_body_bytes: Positive = option(8 * 2**20, "largest request body", metavar="BYTES")
     timeout_body: Seconds = option(30.0, "seconds for a request's headers and body to arrive", metavar="SECONDS")

@@ -73,6 +73,7 @@ async def serve_on(
         app, plane = assemble(options, model.names, model.version, link, metrics, started, text)
         gc.freeze()  # all this stays: no collection need look at it again, which would take 10 ms in mid-stream
         seconds = time.monotonic() - begun
+        metrics.engine.start_took(started.phases, seconds)
         sock.listen()  # so that whoever reads the next line may connect at once
         print(_ready_line(model, url(sock), seconds, started), file=sys.stderr, flush=True)
         return await serve_until_stopped(
