@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -27,11 +28,19 @@ NAME = "bytes"
 class Running:
     """A server that answers at ``url``. ``code`` is its exit code once it has ended."""
 
-    def __init__(self, path: Path, options: ServeOptions, engine: EngineConfig) -> None:
+    def __init__(
+        self, path: Path, options: ServeOptions, engine: EngineConfig, certificate: tuple[str, str] | None = None
+    ) -> None:
+        """``certificate``: what the client shows, where the server asks for one."""
         self.code: int | None = None
         self._sock = bind("127.0.0.1", 0)
-        self.url = url(self._sock)
-        self.http = httpx.Client(base_url=self.url, timeout=30)
+        self.url = url(self._sock, "http" if options.ssl_certfile is None else "https")
+        verify: ssl.SSLContext | bool = False
+        if options.ssl_certfile is not None:
+            verify = ssl.create_default_context(cafile=options.ssl_certfile)
+            if certificate is not None:
+                verify.load_cert_chain(*certificate)
+        self.http = httpx.Client(base_url=self.url, timeout=30, verify=verify)
         self._begun = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, args=(path, options, engine))
@@ -101,7 +110,12 @@ def eventually(true: Callable[[], bool]) -> None:
 
 @contextmanager
 def running(
-    path: Path, *, null: NullModel | None = None, engine: dict[str, Any] | None = None, **options: Any
+    path: Path,
+    *,
+    null: NullModel | None = None,
+    engine: dict[str, Any] | None = None,
+    certificate: tuple[str, str] | None = None,
+    **options: Any,
 ) -> Iterator[Running]:
     """A ready server over the byte model; leaving stops it. ``options`` are those of ``trimaran serve``."""
     null = null or NullModel(vocab=VOCAB, context=2048, eos_id=END, eos_one_in=64)
@@ -114,14 +128,16 @@ def running(
         max_waiting=settings.max_num_seqs + settings.max_waiting,
         **{"kv_memory_bytes": 2**20, **(engine or {})},
     )
-    with serving(path, settings, config) as server:
+    with serving(path, settings, config, certificate) as server:
         yield server
 
 
 @contextmanager
-def serving(path: Path, options: ServeOptions, engine: EngineConfig) -> Iterator[Running]:
+def serving(
+    path: Path, options: ServeOptions, engine: EngineConfig, certificate: tuple[str, str] | None = None
+) -> Iterator[Running]:
     """A ready server over any model; leaving stops it."""
-    server = Running(path, options, engine)
+    server = Running(path, options, engine, certificate)
     with server.http:
         server.wait_ready()
         try:

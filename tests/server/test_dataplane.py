@@ -13,10 +13,13 @@ from trimaran.base.sampling import SamplingParams
 from trimaran.checkpoint import open_checkpoint
 from trimaran.server.dataplane import DataPlane, Generation, Limits, Run
 from trimaran.server.metrics import Metrics
+from trimaran.server.tenants import Tenant, TenantLimits
 from trimaran.text.choice import Piece
 from trimaran.text.tokenizer import Tokenizer, open_tokenizer
 
 from .byte_model import CHARACTERS, VOCAB
+
+TENANT = Tenant("x", TenantLimits())
 
 
 class Link:
@@ -45,7 +48,7 @@ class Reader:
     def __init__(self, tokenizer: Tokenizer, *, behind: bool) -> None:
         self.link = Link()
         plane = DataPlane(self.link, tokenizer, Limits(64, 64, 2048, VOCAB), Metrics())
-        self.run: Run = plane.open(Generation(([1],), SamplingParams(max_tokens=9, n=2)), arrived=0.0)
+        self.run: Run = plane.open(Generation(([1],), SamplingParams(max_tokens=9, n=2)), arrived=0.0, tenant=TENANT)
         self.texts = ["", ""]
         self.error: TrimaranError | None = None
         self._ready = asyncio.Event()

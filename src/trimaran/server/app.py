@@ -16,12 +16,13 @@ from trimaran.base.errors import TrimaranError
 from trimaran.server import errors, metrics
 from trimaran.server.connection import while_connected
 from trimaran.server.dataplane import DataPlane, Run
-from trimaran.server.guards import ARRIVED, Observe, ReadBody, RequireKey
+from trimaran.server.guards import ARRIVED, TENANT, Admit, LimitTenants, Observe, ReadBody
 from trimaran.server.json_route import JsonRoute
 from trimaran.server.openai import chat, chat_events, completions
 from trimaran.server.openai.identity import Identity, ModelCard
 from trimaran.server.openai.schema import ChatRequest, CompletionRequest, Generate
 from trimaran.server.openai.sse import Events, EventStream
+from trimaran.server.tenants import Tenants
 from trimaran.text.template import ChatTemplate
 from trimaran.text.tools.answer_format import AnswerFormat
 
@@ -59,7 +60,7 @@ class Service:
 class Access:
     """Who may ask, and how much at once."""
 
-    api_keys: tuple[str, ...] = ()
+    tenants: Tenants
     allowed_origins: tuple[str, ...] = ()
     max_body_bytes: int = 8 * 2**20
     body_seconds: float = 30.0
@@ -74,8 +75,7 @@ def create_app(service: Service, access: Access) -> ASGIApp:
     _add_probes(app, service)
     _add_errors(app)
     wrapped: ASGIApp = ReadBody(app, access.max_body_bytes, access.body_seconds)
-    if access.api_keys:
-        wrapped = RequireKey(wrapped, access.api_keys, open_paths=["/health"])
+    wrapped = Admit(LimitTenants(wrapped), access.tenants, open_paths=["/health"])
     if access.allowed_origins:
         wrapped = CORSMiddleware(wrapped, access.allowed_origins, allow_methods=["*"], allow_headers=["*"])
     return Observe(wrapped, service.plane.metrics, app.routes)
@@ -92,10 +92,10 @@ def _add_probes(app: FastAPI, service: Service) -> None:
         return Response(b'{"status":"live"}', media_type="application/json")
 
     @app.get("/ready")
-    async def ready() -> Response:
+    async def ready(request: Request) -> Response:
         """200 once a token has been produced and for as long as the engine's loop turns; else 503 with the reason."""
         if (trouble := service.plane.trouble()) is not None:
-            return _error(errors.http_error(503, trouble))
+            return _error(request, errors.http_error(503, trouble))
         return Response(b'{"status":"ready"}', media_type="application/json")
 
     @app.get("/metrics")
@@ -115,7 +115,7 @@ def _add_openai(app: FastAPI, service: Service) -> None:
     async def chat_completions(request: Request, body: ChatRequest) -> Response:
         identity = _identity("chatcmpl", request, body)
         asked = await _tokenised(request, alone, chat.ask, body, service.template, service.formats, plane)
-        run = plane.open(asked.generation, arrived=request.scope[ARRIVED])
+        run = plane.open(asked.generation, arrived=request.scope[ARRIVED], tenant=request.scope[TENANT])
         if body.stream:
             return _stream(run, chat_events.Events(run, body, asked, identity, plane), identity)
         return await _whole(request, chat.whole(run, body, asked, identity, plane), identity)
@@ -124,7 +124,7 @@ def _add_openai(app: FastAPI, service: Service) -> None:
     async def text_completions(request: Request, body: CompletionRequest) -> Response:
         identity = _identity("cmpl", request, body)
         generation = await _tokenised(request, alone, completions.generation, body, plane)
-        run = plane.open(generation, arrived=request.scope[ARRIVED])
+        run = plane.open(generation, arrived=request.scope[ARRIVED], tenant=request.scope[TENANT])
         if body.stream:
             return _stream(run, completions.Events(run, body, identity, plane), identity)
         return await _whole(request, completions.whole(run, body, identity, plane), identity)
@@ -165,21 +165,22 @@ async def _whole(request: Request, work: Coroutine[Any, Any, msgspec.Struct], id
     return _json(result, {"x-request-id": identity.id})
 
 
-def _error(answer: errors.ErrorAnswer) -> Response:
+def _error(request: Request, answer: errors.ErrorAnswer) -> Response:
+    request.scope[errors.CODE] = answer.error.code
     return Response(answer.body, answer.status, answer.headers, media_type="application/json")
 
 
 def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(TrimaranError)
-    async def ours(request: Request, error: TrimaranError) -> Response:  # noqa: ARG001
-        return _error(errors.answer(error))
+    async def ours(request: Request, error: TrimaranError) -> Response:
+        return _error(request, errors.answer(error))
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> Response:
         what = f"{request.method} {request.url.path}"
         message = {404: f"there is no {what}", 405: f"{what} is not allowed"}.get(error.status_code, str(error.detail))
-        return _error(errors.http_error(error.status_code, message, headers=dict(error.headers or {})))
+        return _error(request, errors.http_error(error.status_code, message, headers=dict(error.headers or {})))
 
     @app.exception_handler(Exception)
-    async def bug(request: Request, error: Exception) -> Response:  # noqa: ARG001
-        return _error(errors.answer(error))
+    async def bug(request: Request, error: Exception) -> Response:
+        return _error(request, errors.answer(error))

@@ -13,6 +13,7 @@ from trimaran.server.engine import Backend
 from trimaran.server.metrics import Metrics
 from trimaran.server.openai.identity import ModelCard
 from trimaran.server.options import ServeOptions
+from trimaran.server.tenants import Tenants
 from trimaran.text.template import ChatTemplate, open_template
 from trimaran.text.tokenizer import Tokenizer, open_tokenizer
 from trimaran.text.tools.answer_format import find_format
@@ -42,6 +43,7 @@ def load_text(path: Path, chat_template: Path | None = None) -> Text:
 
 def assemble(
     options: ServeOptions,
+    tenants: Tenants,
     names: tuple[str, ...],
     version: str,
     link: Backend,
@@ -58,7 +60,7 @@ def assemble(
         deadline=options.timeout_request,
     )
     access = Access(
-        api_keys=options.api_key,
+        tenants=tenants,
         allowed_origins=options.allowed_origins,
         max_body_bytes=options.max_body_bytes,
         body_seconds=options.timeout_body,

@@ -22,6 +22,7 @@ from trimaran.server.admission import Admission
 from trimaran.server.engine import Backend
 from trimaran.server.errors import DeadlineError
 from trimaran.server.metrics import Metrics
+from trimaran.server.tenants import Tenant
 from trimaran.text.choice import Choice, Piece, joined
 from trimaran.text.tokenizer import Tokenizer
 
@@ -70,14 +71,14 @@ class DataPlane(Admission):
         self.tokenizer = tokenizer
         self.limits = limits
 
-    def open(self, generation: Generation, *, arrived: float) -> "Run":
-        """Checks a request that arrived at ``time.perf_counter()`` = ``arrived``; raises ``RequestError``.
+    def open(self, generation: Generation, *, arrived: float, tenant: Tenant) -> "Run":
+        """Checks what ``tenant`` asked at ``time.perf_counter()`` = ``arrived``; raises ``RequestError``.
 
         The result is an async context manager. Entering it admits the request, or raises ``QueueFullError``,
         ``DrainingError`` or ``EngineDiedError``; leaving it cancels whatever still runs.
         """
         self._check(generation)
-        return Run(self, self.link, generation, arrived)
+        return Run(self, self.link, generation, arrived, tenant)
 
     def _check(self, generation: Generation) -> None:
         sampling, limits = generation.sampling, self.limits
@@ -117,12 +118,15 @@ class DataPlane(Admission):
 class Run:
     """One admitted request. ``deliver`` or ``collect`` runs it; ``usage`` is complete after that."""
 
-    def __init__(self, plane: DataPlane, link: Backend, generation: Generation, arrived: float) -> None:
+    def __init__(
+        self, plane: DataPlane, link: Backend, generation: Generation, arrived: float, tenant: Tenant
+    ) -> None:
         sampling = generation.sampling
         self.usage = Usage(prompt=sum(map(len, generation.prompts)))
         self._plane = plane
         self._link = link
         self._arrived = arrived
+        self._tenant = tenant
         self._n = sampling.n
         self._submits: list[Submit] = []
         self._choices: dict[str, Choice] = {}  # those that have not ended
@@ -130,10 +134,11 @@ class Run:
         self._error: errors.TrimaranError | None = None  # comes once the pieces before it have been taken
         self._idle: asyncio.Future[bool] | None = None  # what ``deliver`` waits for while it has nothing to do
         stem = secrets.token_hex(8)
+        salt = tenant.salt + generation.salt
         for prompt in generation.prompts:
             for one in fan_out(sampling):
                 index = len(self._submits)
-                self._submits.append(Submit(f"{stem}-{index}", prompt, one, generation.priority, generation.salt))
+                self._submits.append(Submit(f"{stem}-{index}", prompt, one, generation.priority, salt))
                 self._choices[self._submits[-1].id] = Choice(
                     index, plane.tokenizer, sampling, message=generation.message
                 )
@@ -145,6 +150,7 @@ class Run:
         except BaseException:
             self._plane.release(self, len(self._submits))
             raise
+        self._tenant.spend(self.usage.prompt)
         return self
 
     async def __aexit__(
@@ -154,6 +160,7 @@ class Run:
         self._link.cancel(self._choices)
         self._plane.release(self, len(self._submits))
         self._plane.took(seconds)
+        self._tenant.spend(self.usage.completion)
         self._plane.metrics.request_seconds.observe(seconds)
         if isinstance(error, asyncio.CancelledError):
             self._plane.metrics.cancelled.inc()

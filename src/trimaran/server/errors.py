@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 import msgspec
 
 from trimaran.base import errors
+from trimaran.server.tenants import RateLimitError
 
+CODE = "trimaran.code"  # in the scope: the code of the error that a request ended with
 INVALID = "invalid_request_error"
 SERVER = "server_error"
 
@@ -54,6 +56,10 @@ class DeadlineError(errors.TrimaranError):
     """The request was not done within the server's time limit."""
 
 
+class TooManyConnectionsError(errors.TrimaranError):
+    """The server has as many connections as it may."""
+
+
 class BodyTooLargeError(errors.TrimaranError):
     """The request's body exceeds the limit."""
 
@@ -75,6 +81,13 @@ def answer(error: BaseException) -> ErrorAnswer:
         case errors.QueueFullError():
             seconds = str(max(1, math.ceil(error.retry_after)))
             return ErrorAnswer(429, ErrorBody(text, "rate_limit_error", code="queue_full"), {"retry-after": seconds})
+        case RateLimitError():
+            seconds = str(max(1, math.ceil(error.retry_after)))
+            return ErrorAnswer(429, ErrorBody(text, "rate_limit_error", code=error.code), {"retry-after": seconds})
+        case TooManyConnectionsError():
+            return ErrorAnswer(
+                503, ErrorBody(text, SERVER, code="connections"), {"retry-after": "1", "connection": "close"}
+            )
         case BodyTooLargeError():
             return ErrorAnswer(413, ErrorBody(text, INVALID, code="body_too_large"), {"connection": "close"})
         case BodyTimeoutError():

@@ -2,8 +2,6 @@
 
 import asyncio
 import contextlib
-import hashlib
-import hmac
 import logging
 import time
 from collections.abc import Sequence
@@ -14,18 +12,22 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from trimaran.server import errors
 from trimaran.server.errors import ErrorAnswer
+from trimaran.server.http import CROWDED
 from trimaran.server.metrics import Metrics
+from trimaran.server.tenants import RateLimitError, Tenant, Tenants
 
 DISCARD_SECONDS = 1.0
 ARRIVED = "trimaran.arrived"  # in the scope: time.perf_counter() when the request began
+TENANT = "trimaran.tenant"  # in the scope, behind ``Admit``: the Tenant whose request it is
 LOGGED_PATH = 200  # characters
 PROBES = ("/health", "/ready", "/metrics")
 
 log = logging.getLogger("trimaran.access")
 
 
-async def send_error(send: Send, answer: ErrorAnswer) -> None:
-    """Sends a whole error response."""
+async def send_error(scope: Scope, send: Send, answer: ErrorAnswer) -> None:
+    """Sends a whole error response to the request of ``scope``."""
+    scope[errors.CODE] = answer.error.code
     body = answer.body
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     headers += [(name.encode(), value.encode()) for name, value in answer.headers.items()]
@@ -68,6 +70,8 @@ class Observe:
         finally:
             endpoint = self._endpoint(scope)
             self._metrics.requests.labels(endpoint, str(status)).inc()
+            if (code := scope.get(errors.CODE)) is not None:
+                self._metrics.errors.labels(code).inc()
             level = logging.DEBUG if endpoint in PROBES else logging.INFO
             path = quote(scope["path"], safe="/:@")[:LOGGED_PATH]  # quoted, it cannot forge a line
             log.log(level, "%s %s %d %.3f s", scope["method"], path, status, time.perf_counter() - begun)
@@ -78,35 +82,52 @@ class Observe:
         return next(known, "other")
 
 
-class RequireKey:
-    """Answers 401 to a request without one of ``keys``, except on ``open_paths``."""
+class Admit:
+    """Says whose a request is: 401 to nobody's, except on ``open_paths``; 503 where there are too many connections."""
 
-    def __init__(self, app: ASGIApp, keys: Sequence[str], open_paths: Sequence[str]) -> None:
+    def __init__(self, app: ASGIApp, tenants: Tenants, open_paths: Sequence[str]) -> None:
         self._app = app
-        self._digests = [_digest(key.encode()) for key in keys]
+        self._tenants = tenants
         self._open_paths = frozenset(open_paths)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in self._open_paths or self._allowed(scope):
+        if scope["type"] != "http" or scope["path"] in self._open_paths:
             await self._app(scope, receive, send)
             return
-        headers = {"www-authenticate": "Bearer"}
-        message = "a valid API key is required: send it as 'Authorization: Bearer KEY'"
-        await send_error(send, errors.http_error(401, message, headers=headers))
+        tenant = self._tenants.of([value for name, value in scope["headers"] if name == b"authorization"])
+        if tenant is None:
+            headers = {"www-authenticate": "Bearer"}
+            message = "a valid API key is required: send it as 'Authorization: Bearer KEY'"
+            await send_error(scope, send, errors.http_error(401, message, headers=headers))
+            return
+        if scope.get(CROWDED) and scope["path"] not in PROBES:
+            crowded = errors.TooManyConnectionsError("the server has as many connections as it may (--max-connections)")
+            await send_error(scope, send, errors.answer(crowded))
+            return
+        scope[TENANT] = tenant
+        await self._app(scope, receive, send)
 
-    def _allowed(self, scope: Scope) -> bool:
-        given = [value for name, value in scope["headers"] if name == b"authorization"]
-        if len(given) != 1:
-            return False
-        scheme, _, token = given[0].partition(b" ")
-        digest = _digest(token.strip())
-        # Every key is compared, in constant time: how long it takes tells nothing.
-        matches = [hmac.compare_digest(digest, known) for known in self._digests]
-        return scheme.lower() == b"bearer" and any(matches)
 
+class LimitTenants:
+    """Answers 429 to the POST of a tenant that has as much as it may have, before its body is read."""
 
-def _digest(key: bytes) -> bytes:
-    return hashlib.sha256(key).digest()
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        tenant: Tenant | None = scope.get(TENANT)
+        if tenant is None or scope["method"] != "POST":
+            await self._app(scope, receive, send)
+            return
+        try:
+            tenant.enter()
+        except RateLimitError as error:
+            await send_error(scope, send, errors.answer(error))
+            return
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            tenant.leave()
 
 
 class ReadBody:
@@ -126,11 +147,11 @@ class ReadBody:
                 body = await self._read(scope, receive)
         except TimeoutError:
             late = errors.BodyTimeoutError(f"the body did not arrive within {self._seconds:g} s")
-            await send_error(send, errors.answer(late))
+            await send_error(scope, send, errors.answer(late))
             return
         except errors.BodyTooLargeError as error:
             await self._discard(receive)
-            await send_error(send, errors.answer(error))
+            await send_error(scope, send, errors.answer(error))
             return
         if body is None:
             return

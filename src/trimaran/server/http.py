@@ -5,14 +5,19 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from trimaran.server.errors import INVALID, ErrorAnswer, ErrorBody
+from trimaran.server.errors import INVALID, SERVER, ErrorAnswer, ErrorBody
+from trimaran.server.metrics import Metrics
 
+MAX_CONNECTIONS = 2048
+RESERVE = 64  # connections beyond, for probes; what else comes on them is refused
+HEADER_BYTES = 32  # that a header counts for beside its own: each is an object
 MAX_HEAD_BYTES = 64 * 1024
 HEAD_SECONDS = 30.0
 STALL_SECONDS = 30.0
 TOO_LARGE = f"the request's head exceeds {MAX_HEAD_BYTES:,} bytes"
 
 
+CROWDED = "trimaran.crowded"  # in the scope: there are more connections than may be
 BODY = "trimaran.body"  # in the scope: the response's BodyWriter
 
 
@@ -37,12 +42,14 @@ class BodyWriter:
 class HttpProtocol(HttpToolsProtocol):
     """Refuses a request whose line and headers are not complete within ``head_seconds`` and ``MAX_HEAD_BYTES``.
 
-    Drops a client that has an answer waiting and takes nothing of it for ``stall_seconds``: its sequences would keep
-    their places for as long as it likes.
+    Refuses connections beyond ``max_connections``, but for probes. Drops a client that has an answer waiting and takes
+    nothing of it for ``stall_seconds``: its sequences would keep their places for as long as it likes.
     """
 
     head_seconds = HEAD_SECONDS
     stall_seconds = STALL_SECONDS
+    max_connections = MAX_CONNECTIONS
+    metrics: Metrics | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -50,10 +57,14 @@ class HttpProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._unparsed = 0  # bytes since the parser last found something: one endless header or trailer
         self._stall_timer: asyncio.TimerHandle | None = None
+        self._late_comer = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in the base class
         super().connection_made(transport)
         self._await_head()
+        self._late_comer = len(self.connections) > self.max_connections
+        if len(self.connections) > self.max_connections + RESERVE:
+            self._refuse(503, "the server has as many connections as it may", "connections")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._head_done()
@@ -85,13 +96,15 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         super().on_header(name, value)
-        self._count(len(name) + len(value))
+        self._count(len(name) + len(value) + HEADER_BYTES)
 
     def on_headers_complete(self) -> None:
         self._head_done()
         self._unparsed = 0
         super().on_headers_complete()
         self.scope[BODY] = BodyWriter(self.cycle)  # type: ignore[literal-required]  # ours
+        if self._late_comer and len(self.connections) > self.max_connections:
+            self.scope[CROWDED] = True  # type: ignore[literal-required]  # ours
 
     def on_body(self, body: bytes) -> None:
         self._unparsed = 0
@@ -135,6 +148,7 @@ class HttpProtocol(HttpToolsProtocol):
         if self.transport.get_write_buffer_size() < left:  # slow, but reading
             self._await_reader()
         else:
+            self._note("stalled")
             self.transport.abort()
 
     def _stall_done(self) -> None:
@@ -151,7 +165,13 @@ class HttpProtocol(HttpToolsProtocol):
         if self._answering:  # nothing may be written into the middle of an answer
             self.transport.close()
             return
-        body = ErrorAnswer(status, ErrorBody(message, INVALID, code=code)).body
+        self._note(code)
+        kind = INVALID if status < 500 else SERVER
+        body = ErrorAnswer(status, ErrorBody(message, kind, code=code)).body
         head = STATUS_LINE[status] + b"content-type: application/json\r\nconnection: close\r\n"
         self.transport.write(head + b"content-length: %d\r\n\r\n" % len(body) + body)
         self.transport.close()
+
+    def _note(self, code: str) -> None:
+        if self.metrics is not None:
+            self.metrics.errors.labels(code).inc()

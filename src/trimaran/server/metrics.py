@@ -22,6 +22,10 @@ class Metrics:
         self.requests = Counter(
             "trimaran_requests", "Answered HTTP requests", ["endpoint", "status"], registry=registry
         )
+        self.errors = Counter(
+            "trimaran_errors", "Errors that were answered, streams that ended in one, dropped connections", ["code"],
+            registry=registry,
+        )  # fmt: skip
         self.cancelled = Counter(
             "trimaran_requests_cancelled", "Requests whose client left before the end", registry=registry
         )

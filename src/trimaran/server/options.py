@@ -44,7 +44,7 @@ class ServeOptions:
     model: str = option("", "catalogue name, source (pypi:, hf:, https://) or path of the model", metavar="MODEL")
 
     host: str = option(
-        "127.0.0.1", "address to listen on; anything but a loopback address wants --api-key", metavar="ADDRESS"
+        "127.0.0.1", "address to listen on; anything but a loopback address wants a key", metavar="ADDRESS"
     )
     port: Port = option(8000, "port to listen on; 0 takes a free one", metavar="PORT")
     served_model_name: tuple[str, ...] = option(
@@ -54,6 +54,28 @@ class ServeOptions:
         (), "key that every route but /health requires (repeatable; TRIMARAN_API_KEY keeps it out of ps)",
         metavar="KEY", secret=True,
     )  # fmt: skip
+    api_key_file: str | None = option(
+        None, "file with one key a line, its tenant's name and limits; nobody else may read it", metavar="FILE"
+    )
+    max_requests_per_minute: Positive | None = option(
+        None, "requests that one key may send in a minute; more get 429; default: no limit", metavar="N"
+    )
+    max_tokens_per_minute: Positive | None = option(
+        None, "tokens of prompts and answers that one key may use in a minute; default: no limit", metavar="TOKENS"
+    )
+    max_concurrency: Positive | None = option(
+        None, "requests of one key at once; more get 429; default: no limit", metavar="N"
+    )
+    cache_salt_per_key: bool = option(
+        False, "give the prompts of each key a cache of their own: none can find out what others have sent"
+    )
+    ssl_certfile: str | None = option(
+        None, "PEM file with the certificate, for HTTPS; TLS 1.2 or newer", metavar="FILE"
+    )
+    ssl_keyfile: str | None = option(None, "PEM file with its key; nobody else may read it", metavar="FILE")
+    ssl_ca_certs: str | None = option(
+        None, "PEM file with authorities; clients must show a certificate of one", metavar="FILE"
+    )
     allowed_origins: tuple[str, ...] = option(
         (), "web origin whose pages may call this server (repeatable; default: none)", metavar="ORIGIN"
     )
@@ -123,6 +145,7 @@ class ServeOptions:
         metavar="BYTES",
     )
 
+    max_connections: Positive = option(2048, "connections at once; more get 503", metavar="N")
     max_body_bytes: Positive = option(8 * 2**20, "largest request body", metavar="BYTES")
     timeout_body: Seconds = option(30.0, "seconds for a request's headers and body to arrive", metavar="SECONDS")
     timeout_request: Seconds | None = option(

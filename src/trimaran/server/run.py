@@ -19,7 +19,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from trimaran.base.messages import Started
 from trimaran.host.process import EngineProcess
 from trimaran.server.address import bind, is_loopback, stop_signals, url
+from trimaran.server.descriptors import room_for
+from trimaran.server.keys import read_keys
 from trimaran.server.options import ServeOptions
+from trimaran.server.tenants import TenantLimits, Tenants
+from trimaran.server.tls import tls_context
 
 if TYPE_CHECKING:
     from trimaran.server.assembly import Text
@@ -51,8 +55,13 @@ async def serve_on(
 ) -> int:
     """As ``run``, on a bound socket and until ``stops`` yields (``listen.py`` says what a second item does)."""
     begun = time.monotonic()
-    if not is_loopback(sock) and not options.api_key:
-        log.warning("ANYBODY who reaches %s may use this server: set --api-key or listen on 127.0.0.1", url(sock))
+    limits = TenantLimits(options.max_requests_per_minute, options.max_tokens_per_minute, options.max_concurrency)
+    keys = read_keys(options.api_key, options.api_key_file, limits)
+    tenants = Tenants(keys, limits, own_caches=options.cache_salt_per_key)
+    tls = tls_context(options.ssl_certfile, options.ssl_keyfile, options.ssl_ca_certs)
+    address = url(sock, "http" if tls is None else "https")
+    if not is_loopback(sock) and not keys:
+        log.warning("ANYBODY who reaches %s may use this server: set --api-key or listen on 127.0.0.1", address)
     process = EngineProcess(engine)
     loaded = await _unless_stopped(stops, _load(process, model.path, options.chat_template))
     if isinstance(loaded, Signals):
@@ -62,7 +71,7 @@ async def serve_on(
 
     from trimaran.server.assembly import assemble
     from trimaran.server.engine import EngineLink
-    from trimaran.server.listen import serve_until_stopped
+    from trimaran.server.listen import Listening, serve_until_stopped
     from trimaran.server.metrics import Metrics
     from trimaran.server.restarts import RestartPolicy
 
@@ -70,22 +79,20 @@ async def serve_on(
     metrics = Metrics()
     link = EngineLink(process, lambda: EngineProcess(engine), metrics.engine, options.timeout_engine, policy)
     try:
-        app, plane = assemble(options, model.names, model.version, link, metrics, started, text)
+        app, plane = assemble(options, tenants, model.names, model.version, link, metrics, started, text)
         gc.freeze()  # all this stays: no collection need look at it again, which would take 10 ms in mid-stream
         seconds = time.monotonic() - begun
         metrics.engine.start_took(started.phases, seconds)
         sock.listen()  # so that whoever reads the next line may connect at once
-        print(_ready_line(model, url(sock), seconds, started), file=sys.stderr, flush=True)
-        return await serve_until_stopped(
-            app,
-            sock,
-            plane,
-            link,
-            stops,
+        print(_ready_line(model, address, seconds, started), file=sys.stderr, flush=True)
+        how = Listening(
             keep_alive=options.timeout_keep_alive,
             grace=options.timeout_graceful_shutdown,
             head=options.timeout_body,
+            connections=room_for(options.max_connections),
+            tls=tls,
         )
+        return await serve_until_stopped(app, sock, plane, link, stops, how)
     finally:
         await link.stop(0.0)
 

@@ -76,6 +76,7 @@ class EventStream(Response):
         self._held = b""  # what the client is not ready for
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._scope = scope
         self._writer: BodyWriter = scope[BODY]
         self._send = send
         await while_connected(receive, self._stream())
@@ -90,7 +91,9 @@ class EventStream(Response):
                 raise
             if not isinstance(error, TrimaranError):  # the status is out: the error becomes an event
                 log.exception("a stream failed")
-            end = b"data: " + errors.answer(error).body + b"\n\n"
+            answer = errors.answer(error)
+            self._scope[errors.CODE] = answer.error.code
+            end = b"data: " + answer.body + b"\n\n"
         await self._send({"type": "http.response.body", "body": end})
 
     def _take(self, pieces: list[Piece]) -> bool:
