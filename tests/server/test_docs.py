@@ -27,6 +27,9 @@ def test_options():
 def test_metrics():
     metrics = Metrics()
     metrics.requests.labels("/health", "200").inc()  # a family with labels has no sample before
+    metrics.errors.labels("invalid_value").inc()
+    metrics.tool_calls.labels("parsed").inc()
+    metrics.engine.start_took({"load": 0.1}, 0.2)
     metrics.engine.observe(Beat(pages=[CachePages(None, 1, 1, 0)]))
     exported = {}
     for family in metrics.registry.collect():

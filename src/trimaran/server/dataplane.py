@@ -118,9 +118,7 @@ class DataPlane(Admission):
 class Run:
     """One admitted request. ``deliver`` or ``collect`` runs it; ``usage`` is complete after that."""
 
-    def __init__(
-        self, plane: DataPlane, link: Backend, generation: Generation, arrived: float, tenant: Tenant
-    ) -> None:
+    def __init__(self, plane: DataPlane, link: Backend, generation: Generation, arrived: float, tenant: Tenant) -> None:
         sampling = generation.sampling
         self.usage = Usage(prompt=sum(map(len, generation.prompts)))
         self._plane = plane
