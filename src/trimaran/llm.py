@@ -25,6 +25,7 @@ from trimaran.base.messages import Failed, Submit, Tokens
 from trimaran.base.sampling import SamplingParams
 from trimaran.checkpoint import open_checkpoint
 from trimaran.checkpoint.sources import resolve
+from trimaran.checkpoint.verify import text_files
 from trimaran.completion import Completion, Delta, Output
 from trimaran.engine.config import EngineConfig
 from trimaran.engine.load import load_engine
@@ -53,9 +54,10 @@ class LLM:
 
         Raises ``SourceError``, ``CheckpointError``, ``ConfigError`` or ``UnsupportedError``.
         """
-        EngineConfig.from_json(options)  # fail on a wrong option before a download
+        config = EngineConfig.from_json(options)  # fail on a wrong option before a download
         local = resolve(model, offline=offline)
-        with open_checkpoint(local.path) as checkpoint:
+        files = text_files(local.path, config.verify, config.manifest_key)
+        with open_checkpoint(local.path, files) as checkpoint:
             self.tokenizer = open_tokenizer(checkpoint)
             self._template = open_template(
                 checkpoint, self.tokenizer, None if chat_template is None else Path(chat_template)

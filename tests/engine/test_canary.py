@@ -250,7 +250,7 @@ class Host(Script):
         super().__init__(*batches)
         self.enough = enough
 
-    def receive(self, wait: float) -> list[ToEngine]:
+    def receive(self, wait: float, others: object = ()) -> list[ToEngine]:
         if self.batches:
             return self.batches.pop(0)
         beats = [message for message in self.sent if isinstance(message, Beat)]
@@ -267,13 +267,13 @@ def test_the_workers_loop_tells_of_a_deviation_and_refuses_what_comes():
     engine = null_engine(canary_interval=SOON)
 
     class Breaking(Host):
-        def receive(self, wait: float) -> list[ToEngine]:
+        def receive(self, wait: float, others: object = ()) -> list[ToEngine]:
             if len(self.sent) > 40:
                 engine.executor._factors[0][3] ^= np.uint64(8)
                 self.sent = self.sent[:1]
             if any(isinstance(message, Deviated) for message in self.sent):
                 return [Submit("late", [1], greedy()), Cancel("late"), Stop(60)]
-            return super().receive(wait)
+            return super().receive(wait, others)
 
     host = Breaking([Submit("a", [1, 2], greedy(200))], enough=10**9)
     serve(engine, host, Stopping(), canary_of(engine))

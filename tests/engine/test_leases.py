@@ -257,7 +257,7 @@ class Idle(Script):
 
     asked = 0
 
-    def receive(self, wait: float) -> list[ToEngine]:
+    def receive(self, wait: float, others: object = ()) -> list[ToEngine]:
         self.asked += 1
         if any(isinstance(message, Beat) and message.leases_expired for message in self.sent):
             return [Stop(60)]
@@ -296,7 +296,7 @@ def test_a_stalled_engine_sleeps_until_the_next_beat():
     engine.submit(Submit("b", [6] * 200, greedy(8)))
 
     class Host(Script):
-        def receive(self, wait: float) -> list[ToEngine]:
+        def receive(self, wait: float, others: object = ()) -> list[ToEngine]:
             waits.append(wait)
             if len(waits) == 4:
                 engine.leases.close("t")

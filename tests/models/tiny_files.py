@@ -35,6 +35,9 @@ class InMemory:
     def tensors(self) -> Iterator[CheckpointTensor]:
         yield from self.content.values()
 
+    def read(self, path: Path) -> bytes:
+        return path.read_bytes()
+
 
 def in_memory(checkpoint: Checkpoint) -> InMemory:
     content = {tensor.name: tensor for tensor in checkpoint.tensors()}

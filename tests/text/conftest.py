@@ -45,6 +45,9 @@ class FakeCheckpoint:
     metadata: dict[str, Any] = field(default_factory=dict)
     directory: Path = Path()
 
+    def read(self, path: Path) -> bytes:
+        return path.read_bytes()
+
 
 @pytest.fixture
 def vocab() -> Callable[..., dict[str, Any]]:

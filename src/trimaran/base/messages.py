@@ -164,6 +164,7 @@ class Started(msgspec.Struct, frozen=True, tag=True):
     weight_bytes: int
     kv_bytes: int
     identity: str = ""  # what a cached page's bytes depend on, hashed: engines that share it make the same pages
+    sampled: str = ""  # what tells the files that were loaded from others; empty without a model
     canary: str = ""  # digest of the logits that are known; empty without a canary
     embedding_width: int | None = None  # of an encoder, which takes ``Embed`` alone; others take ``Submit``
     phases: dict[str, float] = {}  # seconds that the start took, by what they went to, in order

@@ -51,6 +51,13 @@ class Checkpoint:
             data = self._files[span.file].view(span.offset, span.size).reshape(span.rows, span.row_bytes)
             yield CheckpointTensor(span.name, span.shape, span.fmt, data)
 
+    def read(self, path: Path) -> bytes:
+        """A small file of the model's, whole, such as its tokenizer; where files are verified, it is the right one.
+
+        Raises ``IntegrityError`` when it is not, ``FileNotFoundError`` and other ``OSError``.
+        """
+        return self._opener.read(path)
+
     @property
     def names(self) -> list[str]:
         """The tensors' names, in file order."""

@@ -13,7 +13,10 @@ MAX_BYTES = 100_000_000
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
-def read_object(path: Path, read: Callable[[Path], bytes] = Path.read_bytes) -> tuple[dict[str, Any], bytes]:
+Read = Callable[[Path], bytes]  # a small file, whole; raises ``OSError``, or that it is not the right one
+
+
+def read_object(path: Path, read: Read = Path.read_bytes) -> tuple[dict[str, Any], bytes]:
     """The JSON object in a file and the SHA-256 of its bytes; raises ``CheckpointError`` that names the file."""
     try:
         if path.stat().st_size > MAX_BYTES:

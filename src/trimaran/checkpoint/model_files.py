@@ -57,8 +57,50 @@ class MappedFiles:
 AS_THEY_ARE = MappedFiles()
 
 
-class VerifiedFiles:
-    """Files of a folder that must be those of its manifest.
+class ListedFiles:
+    """Files of a folder that must be those of its manifest, as far as they are read whole; large ones are mapped, and
+    it is for others to check them."""
+
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        """Raises ``IntegrityError`` when files are missing, too many, or of the wrong size."""
+        self._folder = folder.resolve()
+        self._manifest = manifest
+        self._records = {file.name: file for file in manifest.files}
+        compare(folder, manifest, [])
+        self.digest: str | None = manifest.digest
+
+    def open(self, path: Path) -> OpenFile:
+        self._record(path)
+        return MappedFile(path)
+
+    def read(self, path: Path) -> bytes:
+        record = self._record(path)
+        data = path.read_bytes()
+        if len(data) != record.size or hashlib.sha256(data).hexdigest() != record.sha256:
+            raise IntegrityError(f"{path} is not the file that the model's manifest lists")
+        return data
+
+    def check(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def _record(self, path: Path) -> FileRecord:
+        try:
+            return self._known((path.parent.resolve() / path.name).relative_to(self._folder).as_posix())
+        except ValueError:
+            raise IntegrityError(f"{path} lies outside the folder of the model's manifest, {self._folder}") from None
+
+    def _known(self, name: str) -> FileRecord:
+        record = self._records.get(name)
+        if record is None:
+            raise IntegrityError(f"{self._folder / name} is not in the model's manifest")
+        return record
+
+
+class VerifiedFiles(ListedFiles):
+    """Files of a folder that must be those of its manifest, all of them.
 
     Large files are read once, into private memory, and what is used is what is hashed: whoever changes a file meanwhile
     changes nothing, or is found out. Hashing goes on beside the work with the bytes.
@@ -66,12 +108,8 @@ class VerifiedFiles:
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         """Raises ``IntegrityError`` when files are missing, too many, or of the wrong size."""
-        self._folder = folder.resolve()
-        self._manifest = manifest
-        self._records = {file.name: file for file in manifest.files}
+        super().__init__(folder, manifest)
         self._hashed: dict[str, Future[str]] = {}
-        compare(folder, manifest, [])
-        self.digest: str | None = manifest.digest
         self._pool = ThreadPoolExecutor(workers())
 
     def open(self, path: Path) -> OpenFile:
@@ -81,10 +119,8 @@ class VerifiedFiles:
         return file
 
     def read(self, path: Path) -> bytes:
+        data = super().read(path)
         record = self._record(path)
-        data = path.read_bytes()
-        if len(data) != record.size or hashlib.sha256(data).hexdigest() != record.sha256:
-            raise IntegrityError(f"{path} is not the file that the model's manifest lists")
         done: Future[str] = Future()
         done.set_result(record.sha256)
         self._hashed[record.name] = done
@@ -98,18 +134,6 @@ class VerifiedFiles:
 
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
-
-    def _record(self, path: Path) -> FileRecord:
-        try:
-            return self._known((path.parent.resolve() / path.name).relative_to(self._folder).as_posix())
-        except ValueError:
-            raise IntegrityError(f"{path} lies outside the folder of the model's manifest, {self._folder}") from None
-
-    def _known(self, name: str) -> FileRecord:
-        record = self._records.get(name)
-        if record is None:
-            raise IntegrityError(f"{self._folder / name} is not in the model's manifest")
-        return record
 
 
 def compare(folder: Path, manifest: Manifest, hashed: Sequence[FileRecord]) -> None:

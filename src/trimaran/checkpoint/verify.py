@@ -8,7 +8,7 @@ from trimaran.base.errors import IntegrityError
 from trimaran.checkpoint.file_record import MANIFEST
 from trimaran.checkpoint.hashing import Progress, hash_files
 from trimaran.checkpoint.manifest import Manifest, folder_files, make_manifest, read_manifest, write_manifest
-from trimaran.checkpoint.model_files import AS_THEY_ARE, ModelFiles, VerifiedFiles, compare
+from trimaran.checkpoint.model_files import AS_THEY_ARE, ListedFiles, ModelFiles, VerifiedFiles, compare
 from trimaran.checkpoint.signature import check_signature
 
 log = logging.getLogger(__name__)
@@ -63,6 +63,18 @@ def model_files(path: Path, when: Verification, public_key: str | Path | None = 
         log.info("%s has no %s: its files are not verified", folder, MANIFEST)
         return AS_THEY_ARE
     return VerifiedFiles(folder, _require(folder, found, public_key))
+
+
+def text_files(path: Path, when: Verification, public_key: str | Path | None = None) -> ModelFiles:
+    """As ``model_files``, for who reads a tokenizer and templates while another process verifies all of the model.
+
+    What lies in a large file, as GGUF's metadata, is not checked: hold ``Checkpoint.sampled`` against the other's.
+    """
+    folder = folder_of(path)
+    found = None if when is Verification.NEVER else read_manifest(folder)
+    if found is None:
+        return AS_THEY_ARE  # whether there has to be one is the other's business
+    return ListedFiles(folder, _require(folder, found, public_key))
 
 
 def folder_of(path: Path) -> Path:

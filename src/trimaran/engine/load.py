@@ -73,12 +73,21 @@ def _load_null(config: EngineConfig, phases: Phases) -> Engine:
     executor = NullExecutor(program, {}, _options(config, sizes), config.null)
     eos_ids = frozenset() if config.null.eos_id is None else frozenset({config.null.eos_id})
     phases.lap("open")
-    return _start(config, _Loaded(executor, program, sizes, eos_ids, "none", "null", verified=False), phases, "null")
+    return _start(
+        config, _Loaded(executor, program, sizes, eos_ids, "none", "null", "", verified=False), phases, "null"
+    )
 
 
 def _token_table(config: EngineConfig, vocab: int, eos_ids: frozenset[int]) -> Callable[[], TokenTable] | None:
     """Reads the vocabulary when it is called; None where there is none, as the null executor needs no model."""
-    return partial(read_token_table, Path(config.model), vocab, eos_ids) if config.model else None
+    if not config.model:
+        return None
+    from trimaran.checkpoint.verify import text_files
+
+    path = Path(config.model)
+    return partial(
+        read_token_table, path, vocab, eos_ids, partial(text_files, path, config.verify, config.manifest_key)
+    )
 
 
 @dataclass(frozen=True)
@@ -91,6 +100,7 @@ class _Loaded:
     eos_ids: frozenset[int]
     weight_format: str
     digest: str
+    sampled: str  # see ``Checkpoint.sampled``
     verified: bool
 
 
@@ -123,7 +133,9 @@ def _load_packed(config: EngineConfig, found: "FoundPack", phases: Phases) -> En
         _check(found.check, executor)
         phases.lap("hash")
     eos_ids, weight_format = found.model.eos_ids, _describe(found.weights)
-    loaded = _Loaded(executor, program, sizes, eos_ids, weight_format, found.digest, verified=found.verified)
+    loaded = _Loaded(
+        executor, program, sizes, eos_ids, weight_format, found.digest, found.sampled, verified=found.verified
+    )
     return _start(config, loaded, phases)
 
 
@@ -158,7 +170,7 @@ def _load_files(config: EngineConfig, keeper: "PackKeeper | None", phases: Phase
         _check(checkpoint.verify, executor)
         digest, sampled, verified = checkpoint.digest, checkpoint.sampled, checkpoint.verified
         phases.lap("hash")
-    loaded = _Loaded(executor, program, sizes, model.eos_ids, weight_format, digest, verified=verified)
+    loaded = _Loaded(executor, program, sizes, model.eos_ids, weight_format, digest, sampled, verified=verified)
     engine = _start(config, loaded, phases)
     if keeper is not None and isinstance(executor, NativeExecutor):
         writer = keeper.keep(executor, model, shapes, sampled)
@@ -297,6 +309,7 @@ def _start(config: EngineConfig, loaded: _Loaded, phases: Phases, name: str | No
         weight_bytes=executor.weight_bytes,
         kv_bytes=executor.kv_bytes,
         identity=hashlib.sha256(identity).hexdigest(),
+        sampled=loaded.sampled,
     )
     limits = SchedulerLimits(
         context=sizes.context,

@@ -137,6 +137,7 @@ class FoundPack:
         self.model = about.model
         self.weights = weights  # without numbers
         self.verified = keeper.verified
+        self.sampled = about.sampled
         self.digest = keeper.manifest.digest if keeper.manifest and keeper.verified else about.sampled
         self._keeper, self._pack, self._about = keeper, pack, about
         self._memory = PackMemory(pack, check=keeper.verify is not Verification.NEVER)

@@ -4,7 +4,6 @@ Source: the configuration classes of transformers 4 and 5, and the files that ve
 """
 
 import logging
-from pathlib import Path
 from typing import Any
 
 from trimaran.base.errors import UnsupportedError
@@ -63,14 +62,10 @@ def config_from_hf(checkpoint: Checkpoint, model_type: str | None) -> ModelConfi
     only(own.text("hidden_act", own.text("hidden_activation", activation)), activation, "hidden_act")
     values = _common(own, NORM_EPS.get(model_type, "rms_norm_eps"))
     values["tied"] = whole.flag("tie_word_embeddings", own.flag("tie_word_embeddings", False))
-    values["eos_ids"] = (
-        own.token_ids("eos_token_id")
-        | whole.token_ids("eos_token_id")
-        | _generation_eos(checkpoint.directory / "generation_config.json")
-    )
+    values["eos_ids"] = own.token_ids("eos_token_id") | whole.token_ids("eos_token_id") | _generation_eos(checkpoint)
     values |= READERS[model_type](own)
     if model_type in ENCODERS:
-        values["encoder"], values["context"] = read_encoder(checkpoint.directory, own)
+        values["encoder"], values["context"] = read_encoder(checkpoint, own)
     config = ModelConfig(family=model_type, **values)
     if unread := [key for key in own.unread() if key not in _IRRELEVANT]:
         log.info("config.json: the %s family does not use %s", model_type, ", ".join(unread))
@@ -94,8 +89,9 @@ def _common(own: Fields, norm_eps: str) -> dict[str, Any]:
     }
 
 
-def _generation_eos(path: Path) -> frozenset[int]:
+def _generation_eos(checkpoint: Checkpoint) -> frozenset[int]:
+    path = checkpoint.directory / "generation_config.json"
     if not path.is_file():
         return frozenset()
-    values, _ = read_object(path)
+    values, _ = read_object(path, checkpoint.read)
     return Fields(values, path.name).token_ids("eos_token_id")

@@ -6,7 +6,8 @@ from typing import Any
 import msgspec
 
 from trimaran.base.errors import CheckpointError, UnsupportedError
-from trimaran.checkpoint.json_file import read_object
+from trimaran.checkpoint.checkpoint import Checkpoint
+from trimaran.checkpoint.json_file import Read, read_object
 from trimaran.models.config import EncoderConfig, Pooling
 from trimaran.models.fields import Fields
 
@@ -19,25 +20,25 @@ class _Module(msgspec.Struct):
     path: str
 
 
-def read_encoder(directory: Path, own: Fields) -> tuple[EncoderConfig, int]:
+def read_encoder(checkpoint: Checkpoint, own: Fields) -> tuple[EncoderConfig, int]:
     """The encoder of a model whose ``config.json`` is ``own``, and the most tokens of a text.
 
     Without sentence-transformers' ``modules.json`` a text's vector is the mean of its rows, of length 1. Raises
     ``UnsupportedError`` naming what else the files ask for.
     """
-    positions = own.integer("max_position_embeddings")
+    directory, positions = checkpoint.directory, own.integer("max_position_embeddings")
     pooling: Pooling = "mean"
     normalised, longest = True, positions
     if (directory / "modules.json").is_file():
-        pooling, normalised = _read_modules(directory)
-        longest = _longest(directory / "sentence_bert_config.json", positions)
+        pooling, normalised = _read_modules(directory, checkpoint.read)
+        longest = _longest(directory / "sentence_bert_config.json", positions, checkpoint.read)
     return EncoderConfig(positions, own.integer("type_vocab_size", 2), pooling, normalised), min(longest, positions)
 
 
-def _read_modules(directory: Path) -> tuple[Pooling, bool]:
+def _read_modules(directory: Path, read: Read) -> tuple[Pooling, bool]:
     file = directory / "modules.json"
     try:
-        modules = msgspec.json.decode(file.read_bytes(), type=list[_Module])
+        modules = msgspec.json.decode(read(file), type=list[_Module])
     except (OSError, msgspec.DecodeError) as error:
         raise CheckpointError(f"{file} cannot be read: {error}") from error
     kinds = [module.type.removeprefix(_MODULES) for module in modules]
@@ -46,14 +47,14 @@ def _read_modules(directory: Path) -> tuple[Pooling, bool]:
     path = directory / modules[1].path / "config.json"
     if not path.resolve().is_relative_to(directory.resolve()):
         raise CheckpointError(f"{file} names {modules[1].path}, which is not inside the model's folder")
-    values: dict[str, Any] = read_object(path)[0]
+    values: dict[str, Any] = read_object(path, read)[0]
     modes = [key for key, value in values.items() if key.startswith("pooling_mode_") and value]
     if len(modes) != 1 or modes[0] not in _MODES:
         raise UnsupportedError(f"{path} asks for {' and '.join(modes) or 'no pooling'}; {' or '.join(_MODES)} is known")
     return _MODES[modes[0]], "Normalize" in kinds
 
 
-def _longest(path: Path, positions: int) -> int:
+def _longest(path: Path, positions: int, read: Read) -> int:
     if not path.is_file():
         return positions
-    return Fields(read_object(path)[0], path.name).integer("max_seq_length", positions)
+    return Fields(read_object(path, read)[0], path.name).integer("max_seq_length", positions)

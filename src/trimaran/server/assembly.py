@@ -5,8 +5,10 @@ from pathlib import Path
 
 from starlette.types import ASGIApp
 
+from trimaran.base.errors import IntegrityError
 from trimaran.base.messages import Started
 from trimaran.checkpoint import open_checkpoint
+from trimaran.checkpoint.model_files import AS_THEY_ARE, ModelFiles
 from trimaran.server.app import Access, Service, Version, create_app
 from trimaran.server.dataplane import DataPlane, Limits
 from trimaran.server.engine import Backend
@@ -25,17 +27,25 @@ class Text:
 
     tokenizer: Tokenizer
     template: ChatTemplate
+    sampled: str = ""  # of a model that holds both in one file with its weights: see ``Checkpoint.sampled``
+
+    def require(self, started: Started) -> None:
+        """Raises ``IntegrityError`` when the engine has read other files."""
+        if self.sampled and started.sampled not in ("", self.sampled):
+            raise IntegrityError("the model's file was changed while it was loaded; start again")
 
 
-def load_text(path: Path, chat_template: Path | None = None) -> Text:
-    """Reads both from the checkpoint at ``path``, or the template from a file of its own.
+def load_text(path: Path, chat_template: Path | None = None, files: ModelFiles = AS_THEY_ARE) -> Text:
+    """Reads both from the checkpoint at ``path``, or the template from a file of its own; ``files`` says how the
+    checkpoint's files are opened.
 
     Raises ``CheckpointError`` or ``UnsupportedError``.
     """
-    checkpoint = open_checkpoint(path)
+    checkpoint = open_checkpoint(path, files)
     try:
         tokenizer = open_tokenizer(checkpoint)
-        return Text(tokenizer, open_template(checkpoint, tokenizer, chat_template))
+        sampled = checkpoint.sampled if checkpoint.kind == "gguf" else ""
+        return Text(tokenizer, open_template(checkpoint, tokenizer, chat_template), sampled)
     finally:
         checkpoint.release()
         checkpoint.close()

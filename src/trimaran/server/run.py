@@ -63,7 +63,7 @@ async def serve_on(
     if not is_loopback(sock) and not keys:
         log.warning("ANYBODY who reaches %s may use this server: set --api-key or listen on 127.0.0.1", address)
     process = EngineProcess(engine)
-    loaded = await _unless_stopped(stops, _load(process, model.path, options.chat_template))
+    loaded = await _unless_stopped(stops, _load(process, model.path, options))
     if isinstance(loaded, Signals):
         log.info("stopped before it was ready")
         return 130 if loaded == SIGINT else 0  # for a shell, Ctrl-C before there was anything to stop is a failure
@@ -97,24 +97,28 @@ async def serve_on(
         await link.stop(0.0)
 
 
-async def _load(process: EngineProcess, path: Path, chat_template: str | None) -> "tuple[Started, Text]":
-    loading = asyncio.create_task(asyncio.to_thread(_load_text, path, chat_template))
+async def _load(process: EngineProcess, path: Path, options: ServeOptions) -> "tuple[Started, Text]":
+    loading = asyncio.create_task(asyncio.to_thread(_load_text, path, options))
     try:
         started = await process.start()
     except BaseException:
         loading.cancel()
         raise
     try:
-        return started, await loading
+        text = await loading
+        text.require(started)
+        return started, text
     except BaseException:
         await process.stop(0.0)
         raise
 
 
-def _load_text(path: Path, chat_template: str | None) -> "Text":
+def _load_text(path: Path, options: ServeOptions) -> "Text":
+    from trimaran.checkpoint.verify import Verification, text_files
     from trimaran.server.assembly import load_text
 
-    return load_text(path, None if chat_template is None else Path(chat_template))
+    files = text_files(path, Verification(options.verify), options.manifest_key)
+    return load_text(path, None if options.chat_template is None else Path(options.chat_template), files)
 
 
 async def _unless_stopped(stops: asyncio.Queue[Signals], work: Coroutine[Any, Any, T]) -> T | Signals:

@@ -10,6 +10,7 @@ import tokenizers
 from tokenizers.models import BPE
 
 from trimaran.base.errors import CheckpointError, UnsupportedError
+from trimaran.checkpoint.json_file import Read
 from trimaran.text.byte_level import byte_level_table
 from trimaran.text.control import ControlToken, ControlTokens, is_marker
 from trimaran.text.sentencepiece import BLANK, piece_table
@@ -43,13 +44,13 @@ class _File(msgspec.Struct):
     decoder: Any = None
 
 
-def read_hf_vocab(path: Path, config: Mapping[str, Any]) -> Vocabulary:
+def read_hf_vocab(path: Path, config: Mapping[str, Any], read: Read = Path.read_bytes) -> Vocabulary:
     """Builds the vocabulary from the file at ``path``, its companions, and ``config``, the parsed ``config.json``.
 
     Raises ``CheckpointError`` when a file is damaged, ``UnsupportedError`` when it is neither byte-level BPE nor BPE
     over pieces with U+2581 for a blank, or where text may lead to a control token.
     """
-    file, companions = _read(path), TokenConfig.read(path.parent, config)
+    file, companions = _read(path, read), TokenConfig.read(path.parent, config, read)
     special = frozenset(token.id for token in file.added_tokens if token.special)
     for entry in file.added_tokens:
         entry.special = entry.special or is_marker(entry.content)
@@ -87,9 +88,9 @@ def read_hf_vocab(path: Path, config: Mapping[str, Any]) -> Vocabulary:
     )
 
 
-def _read(path: Path) -> _File:
+def _read(path: Path, read: Read) -> _File:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=_File)
+        return msgspec.json.decode(read(path), type=_File)
     except (OSError, msgspec.DecodeError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
 

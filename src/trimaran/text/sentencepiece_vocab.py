@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from trimaran.base.errors import CheckpointError, UnsupportedError
+from trimaran.checkpoint.json_file import Read
 from trimaran.text.control import ControlToken, ControlTokens
 from trimaran.text.sentencepiece import NORMAL, Pieces
 from trimaran.text.token_config import TokenConfig
@@ -21,14 +22,14 @@ T = TypeVar("T", int, float, bytes)
 Fields = dict[int, list[int | float | bytes]]
 
 
-def read_sentencepiece_vocab(path: Path, config: Mapping[str, Any]) -> Vocabulary:
+def read_sentencepiece_vocab(path: Path, config: Mapping[str, Any], read: Read = Path.read_bytes) -> Vocabulary:
     """Builds the vocabulary from the file at ``path``, its companions, and ``config``, the parsed ``config.json``.
 
     Raises ``CheckpointError`` when a file is damaged, ``UnsupportedError`` when it is not BPE with bytes for what no
     piece covers, or changes text otherwise than by a blank at the beginning.
     """
     try:
-        file = _fields(path.read_bytes())
+        file = _fields(read(path))
         trainer, normalizer = (_fields(_last(file, part, b"")) for part in (TRAINER, NORMALIZER))
         entries = [_fields(entry) for entry in file.get(PIECES, []) if isinstance(entry, bytes)]
         pieces = Pieces(
@@ -47,7 +48,7 @@ def read_sentencepiece_vocab(path: Path, config: Mapping[str, Any]) -> Vocabular
             f"{path} is a SentencePiece model of a kind that is not read here: it must be BPE with byte fallback and"
             " without normalisation; a tokenizer.json beside it would be read instead"
         )
-    companions = TokenConfig.read(path.parent, config)
+    companions = TokenConfig.read(path.parent, config, read)
     ids = {name: place for name, place in places.items() if 0 <= place < len(pieces.texts)}
     return Vocabulary(
         core=pieces.tokenizer(),

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from trimaran.base.errors import CheckpointError
+from trimaran.checkpoint.json_file import Read
 from trimaran.text.byte_table import ByteTable
 from trimaran.text.control import ControlToken, ControlTokens
 from trimaran.text.pretokenizers import Cutting
@@ -50,12 +51,12 @@ class _File(msgspec.Struct):
     special_tokens: list[_Special] | None = None
 
 
-def read_tekken_vocab(path: Path, config: Mapping[str, Any]) -> Vocabulary:
+def read_tekken_vocab(path: Path, config: Mapping[str, Any], read: Read = Path.read_bytes) -> Vocabulary:
     """Builds the vocabulary from the file at ``path`` and the end ids of ``config``, the parsed ``config.json``.
 
     Raises ``CheckpointError`` when the file is damaged.
     """
-    file = _read(path)
+    file = _read(path, read)
     first = file.config.default_num_special_tokens
     check_size(first, path)
     check_size(file.config.default_vocab_size, path)
@@ -70,14 +71,14 @@ def read_tekken_vocab(path: Path, config: Mapping[str, Any]) -> Vocabulary:
         control_ids=frozenset(token.rank for token in special if token.is_control),
         bos_id=by_text.get(NAMED["bos_token"]),
         add_bos=True,
-        eos_ids=TokenConfig.read(path.parent, config).ends(by_text.get(NAMED["eos_token"])),
+        eos_ids=TokenConfig.read(path.parent, config, read).ends(by_text.get(NAMED["eos_token"])),
         named={name: text for name, text in NAMED.items() if text in by_text},
     )
 
 
-def _read(path: Path) -> _File:
+def _read(path: Path, read: Read) -> _File:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=_File)
+        return msgspec.json.decode(read(path), type=_File)
     except (OSError, msgspec.DecodeError) as error:  # also what has the wrong type
         raise CheckpointError(f"{path} cannot be read: {error}") from error
 

@@ -7,7 +7,7 @@ import msgspec
 
 from trimaran.base.errors import CheckpointError
 from trimaran.checkpoint.checkpoint import Checkpoint
-from trimaran.checkpoint.json_file import read_object
+from trimaran.checkpoint.json_file import Read, read_object
 from trimaran.text.deepseek_v32 import DeepSeekV32
 from trimaran.text.mistral import VERSIONS, Mistral
 from trimaran.text.renderer import Renderer
@@ -41,9 +41,9 @@ def find_sources(checkpoint: Checkpoint) -> dict[str, str]:
     if (directory / "chat_template.jinja").is_file():
         jinja["default"] = directory / "chat_template.jinja"
     if jinja:
-        return {name: read_template(file) for name, file in jinja.items()}
+        return {name: read_template(file, checkpoint.read) for name, file in jinja.items()}
     for file in (directory / "tokenizer_config.json", directory / "chat_template.json"):
-        templates = read_object(file)[0].get("chat_template") if file.is_file() else None
+        templates = read_object(file, checkpoint.read)[0].get("chat_template") if file.is_file() else None
         if templates is not None:
             return _named(templates)
     return {}
@@ -63,10 +63,10 @@ def _texts(sources: dict[str, Any]) -> dict[str, str]:
     return sources
 
 
-def read_template(file: Path) -> str:
+def read_template(file: Path, read: Read = Path.read_bytes) -> str:
     """The text of a Jinja file; raises ``CheckpointError`` when it is not there or not text."""
     try:
-        return file.read_text(encoding="utf-8")
+        return read(file).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise CheckpointError(f"cannot read {file}: {error}") from error
 
@@ -79,7 +79,7 @@ def _code(checkpoint: Checkpoint) -> Renderer | None:
     if not tekken.is_file():
         return None
     try:
-        version = msgspec.json.decode(tekken.read_bytes(), type=_Tekken).config.version
+        version = msgspec.json.decode(checkpoint.read(tekken), type=_Tekken).config.version
     except (OSError, msgspec.DecodeError) as error:
         raise CheckpointError(f"cannot read {tekken}: {error}") from error
     return next((Mistral(known) for known in VERSIONS if version == f"v{known}"), None)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trimaran.base.errors import CheckpointError, UnsupportedError
+from trimaran.checkpoint.json_file import Read
 from trimaran.text.byte_table import ByteTable
 from trimaran.text.control import ControlToken, ControlTokens
 from trimaran.text.pretokenizers import KIMI, QWEN2, Cutting
@@ -36,19 +37,19 @@ CLASSES = {
 }
 
 
-def read_tiktoken_vocab(path: Path, config: Mapping[str, Any]) -> Vocabulary:
+def read_tiktoken_vocab(path: Path, config: Mapping[str, Any], read: Read = Path.read_bytes) -> Vocabulary:
     """Builds the vocabulary from the file at ``path``, its companions, and ``config``, the parsed ``config.json``.
 
     Raises ``CheckpointError`` when a file is damaged, ``UnsupportedError`` when the tokenizer's class is unknown.
     """
-    companions = TokenConfig.read(path.parent, config)
+    companions = TokenConfig.read(path.parent, config, read)
     name = companions.options.get("tokenizer_class")
     if not isinstance(name, str) or name not in CLASSES:
         raise UnsupportedError(
             f"{path} does not say how text is cut into words, and the tokenizer_class {name!r} in"
             f" {companions.path.name} is not known here; known are {', '.join(CLASSES)}"
         )
-    tokens = _tokens(path)
+    tokens = _tokens(path, read)
     added = _added(companions, CLASSES[name], len(tokens))
     by_text = {token.text: token_id for token_id, token in added.items()}
     if len(by_text) != len(added):
@@ -68,10 +69,10 @@ def read_tiktoken_vocab(path: Path, config: Mapping[str, Any]) -> Vocabulary:
     )
 
 
-def _tokens(path: Path) -> list[bytes]:
+def _tokens(path: Path, read: Read) -> list[bytes]:
     ranked: list[bytes] = []
     try:
-        lines = path.read_bytes().splitlines()
+        lines = read(path).splitlines()
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
     for number, line in enumerate(lines, 1):

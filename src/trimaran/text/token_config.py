@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from trimaran.base.errors import CheckpointError
-from trimaran.checkpoint.json_file import read_object
+from trimaran.checkpoint.json_file import Read, read_object
 from trimaran.text.control import ControlToken, is_marker
 
 NAMED = ("bos_token", "eos_token", "unk_token", "pad_token")
@@ -26,13 +26,13 @@ class TokenConfig:
     path: Path
 
     @classmethod
-    def read(cls, directory: Path, config: Mapping[str, Any]) -> Self:
+    def read(cls, directory: Path, config: Mapping[str, Any], read: Read = Path.read_bytes) -> Self:
         """Missing files say nothing. ``config`` is the parsed ``config.json``. Raises ``CheckpointError``."""
         path = directory / "tokenizer_config.json"
-        options = _optional(path)
+        options = _optional(path, read)
         named = {name: text for name in NAMED if (text := _content(options.get(name))) is not None}
         ends: set[int] = set()
-        for source in (config, _optional(directory / "generation_config.json")):
+        for source in (config, _optional(directory / "generation_config.json", read)):
             value = source.get("eos_token_id")
             found = value if isinstance(value, list) else [] if value is None else [value]
             if not all(type(end) is int for end in found):
@@ -84,8 +84,8 @@ def check_size(tokens: int, path: Path) -> None:
         raise CheckpointError(f"{path} asks for a vocabulary of {tokens} tokens; there may be up to {MOST_TOKENS}")
 
 
-def _optional(path: Path) -> dict[str, Any]:
-    return read_object(path)[0] if path.is_file() else {}
+def _optional(path: Path, read: Read) -> dict[str, Any]:
+    return read_object(path, read)[0] if path.is_file() else {}
 
 
 def _content(token: Any) -> str | None:

@@ -110,4 +110,4 @@ def open_tokenizer(checkpoint: Checkpoint) -> Tokenizer:
     """
     if checkpoint.kind == "gguf":
         return Tokenizer(read_gguf_vocab(checkpoint.metadata))
-    return Tokenizer(read_vocab(checkpoint.directory, checkpoint.metadata))
+    return Tokenizer(read_vocab(checkpoint.directory, checkpoint.metadata, checkpoint.read))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trimaran.base.errors import CheckpointError
+from trimaran.checkpoint.json_file import Read
 from trimaran.text.hf_vocab import read_hf_vocab
 from trimaran.text.sentencepiece_vocab import read_sentencepiece_vocab
 from trimaran.text.tekken_vocab import read_tekken_vocab
@@ -24,13 +25,13 @@ READERS = {
 }
 
 
-def read_vocab(directory: Path, config: Mapping[str, Any]) -> Vocabulary:
-    """The vocabulary of a checkpoint in ``directory``; ``config`` is its parsed ``config.json``.
+def read_vocab(directory: Path, config: Mapping[str, Any], read: Read = Path.read_bytes) -> Vocabulary:
+    """The vocabulary of a checkpoint in ``directory``; ``config`` is its parsed ``config.json``, ``read`` reads files.
 
     Raises ``CheckpointError`` where there is no file or a damaged one, ``UnsupportedError`` where it is of a kind that
     is not read here.
     """
-    for name, read in READERS.items():
+    for name, reader in READERS.items():
         if (directory / name).is_file():
-            return read(directory / name, config)
+            return reader(directory / name, config, read)
     raise CheckpointError(f"{directory} has no tokenizer; one of {', '.join(READERS)} must lie beside the tensors")

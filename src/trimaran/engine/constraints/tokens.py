@@ -6,6 +6,7 @@ from pathlib import Path
 
 from trimaran.base.errors import UnsupportedError
 from trimaran.checkpoint import open_checkpoint
+from trimaran.checkpoint.model_files import AS_THEY_ARE, ModelFiles
 
 
 @dataclass(frozen=True)
@@ -22,14 +23,17 @@ class TokenTable:
     encode: Callable[[str], list[int]]
 
 
-def read_token_table(path: Path, vocab: int, eos_ids: frozenset[int]) -> TokenTable:
-    """The table of the checkpoint at ``path``, for a model of ``vocab`` logits that ends with ``eos_ids``.
+def read_token_table(
+    path: Path, vocab: int, eos_ids: frozenset[int], files: Callable[[], ModelFiles] = lambda: AS_THEY_ARE
+) -> TokenTable:
+    """The table of the checkpoint at ``path``, for a model of ``vocab`` logits that ends with ``eos_ids``; ``files``
+    says how its files are opened.
 
     Raises ``CheckpointError`` or ``UnsupportedError``.
     """
     from trimaran.text.tokenizer import open_tokenizer  # an engine without constraints does not need it
 
-    with open_checkpoint(path) as checkpoint:
+    with open_checkpoint(path, files()) as checkpoint:
         tokenizer = open_tokenizer(checkpoint)
     ends = frozenset(token for token in eos_ids if token < vocab)  # a model may name ends that it cannot say
     if not ends:
