@@ -324,7 +324,7 @@ def test_options_that_do_not_fit_the_vocabulary_are_refused():
         sampling.sampler(SamplingParams(min_tokens=1), prompt=PROMPT, stops=frozenset(range(20)), key=0)
 
 
-RANGES = [(name, bound) for name, *bounds in sampling_params._RANGES if name != "n" for bound in bounds]
+RANGES = [(name, bound) for name, *bounds in sampling_params.RANGES if name != "n" for bound in bounds]
 
 
 @pytest.mark.parametrize(("name", "bound"), RANGES)

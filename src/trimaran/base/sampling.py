@@ -39,7 +39,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     grammar: Grammar | None = None  # what the whole answer must look like
 
     def __post_init__(self) -> None:
-        for name, low, high in _RANGES:
+        for name, low, high in RANGES:
             value = getattr(self, name)
             if value is not None and not low <= value <= high:  # NaN fails every comparison
                 allowed = f"between {low} and {high}" if high < _INT64 or value > high else f"at least {low}"
@@ -88,7 +88,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 _INT64 = 2**63 - 1
-_RANGES: tuple[tuple[str, float, float], ...] = (
+RANGES: tuple[tuple[str, float, float], ...] = (  # of numbers: least and most
     ("n", 1, 128),
     ("max_tokens", 1, _INT64),
     ("min_tokens", 0, _INT64),

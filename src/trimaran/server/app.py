@@ -22,6 +22,7 @@ from trimaran.server.openai import chat, chat_events, completions
 from trimaran.server.openai.identity import Identity, ModelCard
 from trimaran.server.openai.schema import ChatRequest, CompletionRequest, Generate
 from trimaran.server.openai.sse import Events, EventStream
+from trimaran.server.openapi import describe
 from trimaran.server.tenants import Tenants
 from trimaran.text.template import ChatTemplate
 from trimaran.text.tools.answer_format import AnswerFormat
@@ -74,6 +75,7 @@ def create_app(service: Service, access: Access) -> ASGIApp:
     _add_openai(app, service)  # first: routes are tried in order
     _add_probes(app, service)
     _add_errors(app)
+    describe(app, Version)
     wrapped: ASGIApp = ReadBody(app, access.max_body_bytes, access.body_seconds)
     wrapped = Admit(LimitTenants(wrapped), access.tenants, open_paths=["/health"])
     if access.allowed_origins:

@@ -1,0 +1,118 @@
+"""The server against its own description, by schemathesis: requests that fit it, and requests that do not."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from schemathesis import Case, GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.core.failures import Failure, FailureGroup
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from .running import Running, running
+
+CHECKS: list[Any] = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+]
+EXAMPLES = 20  # of each route that takes a body, and kind
+
+
+@pytest.fixture(scope="module")
+def server(byte_model):
+    with running(byte_model, timeout_request=30.0) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def document(server) -> dict[str, Any]:
+    return server.http.get("/openapi.json").json()
+
+
+def each_case(document: dict[str, Any], mode: GenerationMode, check: Callable[[Case], None]) -> None:
+    """Calls ``check`` with cases of every route, the same each time."""
+    for result in schemathesis.openapi.from_dict(document).get_all_operations():
+        operation = result.ok()
+        if mode is GenerationMode.NEGATIVE and operation.method == "get":
+            continue  # there is nothing about it that can be wrong
+
+        @settings(
+            max_examples=EXAMPLES if operation.method == "post" else 2,
+            derandomize=True,
+            database=None,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(case=operation.as_strategy(generation_mode=mode))
+        def run(case: Case) -> None:
+            check(case)
+
+        run()
+
+
+def sensible(case: Case) -> Case:
+    """The case for our model, with three of its optional fields: with all of them some are always refused."""
+    if isinstance(case.body, dict) and isinstance(case.body.get("model"), str):
+        more = [name for name in case.body if name not in ("model", "prompt", "messages")][:3]
+        kept = {name: case.body[name] for name in ("prompt", "messages", *more) if name in case.body}
+        case.body = {**kept, "model": "bytes"}
+    return case
+
+
+@pytest.mark.parametrize("mode", list(GenerationMode))
+def test_answers_are_as_described(server: Running, document, mode):
+    statuses: Counter[tuple[str, int]] = Counter()
+
+    def check(case: Case) -> None:
+        response = sensible(case).call(base_url=server.url, timeout=60)
+        case.validate_response(response, checks=CHECKS)
+        statuses[case.operation.label, response.status_code] += 1
+
+    each_case(document, mode, check)
+    assert statuses["POST /v1/completions", 400]
+    if mode is GenerationMode.POSITIVE:
+        assert statuses["POST /v1/completions", 200]
+        assert statuses["GET /v1/models", 200]
+    assert server.http.get("/ready").status_code == 200
+
+
+def test_a_wrong_description_is_seen(server, document):
+    """That the checks can fail."""
+    schema = schemathesis.openapi.from_dict(document)
+    case = schema["/v1/models"]["get"].Case()
+    response = case.call(base_url=server.url)
+    case.validate_response(response, checks=CHECKS)
+    document["components"]["schemas"]["Answer.Model"]["properties"]["id"] = {"type": "integer"}
+    wrong = schemathesis.openapi.from_dict(document)["/v1/models"]["get"].Case()
+    with pytest.raises((FailureGroup, Failure)) as caught:
+        wrong.validate_response(response, checks=CHECKS)
+    assert "violates schema" in repr(caught.value) or "violates schema" in str(caught.value.exceptions)
+
+
+def test_numbers_are_described_with_their_ranges(document):
+    properties = document["components"]["schemas"]["ChatRequest"]["properties"]
+    number = {"type": "number", "minimum": 0.0, "maximum": 100.0}
+    assert properties["temperature"]["anyOf"] == [number, {"type": "null"}]
+    assert properties["top_logprobs"]["anyOf"][0] == {"type": "integer", "minimum": 0, "maximum": 20}
+    assert properties["logprobs"]["anyOf"][0] == {"type": "boolean"}
+
+
+def test_every_error_is_described(server, document):
+    envelope = document["components"]["schemas"]["Answer.ErrorEnvelope"]
+    assert envelope["required"] == ["error"]
+    for operations in document["paths"].values():
+        for method, operation in operations.items():
+            assert {"200", "401", "503"} <= set(operation["responses"])
+            assert ("429" in operation["responses"]) == (method == "post")
+    assert "HTTPValidationError" not in document["components"]["schemas"]
+    assert httpx.get(server.url + "/nowhere").status_code == 404
