@@ -19,6 +19,8 @@ from trimaran.base.messages import (
     Beat,
     Cancel,
     Deviated,
+    Embed,
+    Embedded,
     Failed,
     FromEngine,
     Handed,
@@ -117,7 +119,7 @@ class EngineLink:
         """Whether there is a process that is trusted."""
         return self._process is not None and not self._deviated
 
-    def submit(self, requests: Iterable[Submit | Admit | Prefill], listener: Listener[Any]) -> None:
+    def submit(self, requests: Iterable[Submit | Embed | Admit | Prefill], listener: Listener[Any]) -> None:
         """Sends requests whose messages go to ``listener``; raises ``EngineDiedError`` while there is no engine,
         ``CanaryError`` once it is not trusted any more."""
         if self._process is None:
@@ -225,10 +227,10 @@ class EngineLink:
 
     def _deliver(self, batch: list[FromEngine]) -> None:
         """Hands a batch out, one call a listener."""
-        mail: dict[Listener[Any], list[Tokens | Failed | Admitted | Handed]] = {}
+        mail: dict[Listener[Any], list[Tokens | Embedded | Failed | Admitted | Handed]] = {}
         for message in batch:
             match message:
-                case Tokens() | Failed() | Admitted() | Handed():
+                case Tokens() | Embedded() | Failed() | Admitted() | Handed():
                     listener = self._listeners.get(message.id)
                     if listener is None:
                         continue  # cancelled: the end crossed our Cancel
@@ -263,5 +265,7 @@ class EngineLink:
                     await self._process.send(*messages)
 
 
-def _ends(message: Tokens | Failed | Admitted | Handed) -> bool:
-    return isinstance(message, Failed | Handed) or (isinstance(message, Tokens) and message.finish is not None)
+def _ends(message: Tokens | Embedded | Failed | Admitted | Handed) -> bool:
+    return isinstance(message, Embedded | Failed | Handed) or (
+        isinstance(message, Tokens) and message.finish is not None
+    )

@@ -26,7 +26,9 @@ from trimaran.server.tenants import TenantLimits, Tenants
 from trimaran.server.tls import tls_context
 
 if TYPE_CHECKING:
-    from trimaran.server.assembly import Text
+    from trimaran.server.assembly import EncoderText, Text
+
+    AnyText = Text | EncoderText
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -97,7 +99,7 @@ async def serve_on(
         await link.stop(0.0)
 
 
-async def _load(process: EngineProcess, path: Path, options: ServeOptions) -> "tuple[Started, Text]":
+async def _load(process: EngineProcess, path: Path, options: ServeOptions) -> "tuple[Started, AnyText]":
     loading = asyncio.create_task(asyncio.to_thread(_load_text, path, options))
     try:
         started = await process.start()
@@ -113,7 +115,7 @@ async def _load(process: EngineProcess, path: Path, options: ServeOptions) -> "t
         raise
 
 
-def _load_text(path: Path, options: ServeOptions) -> "Text":
+def _load_text(path: Path, options: ServeOptions) -> "AnyText":
     from trimaran.checkpoint.verify import Verification, text_files
     from trimaran.server.assembly import load_text
 
@@ -140,7 +142,7 @@ def _ready_line(model: Model, address: str, seconds: float, started: Started) ->
         f"ready in {seconds:.1f} s",
         f"{started.executor} executor, {started.isa}, {started.threads} thread" + ("s" if started.threads != 1 else ""),
         f"weights {started.weight_format}, {started.weight_bytes / 1e6:.0f} MB",
-        f"KV {started.kv_format}, {_pages(started)}",
+        f"KV {started.kv_format}, {_pages(started)}" if started.pages else f"vectors of {started.embedding_width}",
         f"context {started.context}",
     )
     return f"Trimaran {model.version} serves {model.names[0]} on {address}/v1 ({'; '.join(facts)})"
