@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 
+LONG_SESSION = 256  # characters of x-session-affinity that count
 LONG_TEXT = 16_384  # bytes of body above which tokenising leaves the event loop to a thread; one at a time, since
 # megabytes of text take hundreds of megabytes meanwhile
 
@@ -132,7 +133,9 @@ def _add_openai(app: FastAPI, service: Service) -> None:
     async def chat_completions(request: Request, body: ChatRequest) -> Response:
         identity = _identity("chatcmpl", request, body)
         asked = await _tokenised(request, alone, chat.ask, body, service.template, service.formats, plane)
-        run = plane.open(asked.generation, arrived=request.scope[ARRIVED], tenant=request.scope[TENANT])
+        run = plane.open(
+            asked.generation, arrived=request.scope[ARRIVED], tenant=request.scope[TENANT], session=_session(request)
+        )
         if body.stream:
             return _stream(run, chat_events.Events(run, body, asked, identity, plane), identity)
         return await _whole(request, chat.whole(run, body, asked, identity, plane), identity)
@@ -141,7 +144,9 @@ def _add_openai(app: FastAPI, service: Service) -> None:
     async def text_completions(request: Request, body: CompletionRequest) -> Response:
         identity = _identity("cmpl", request, body)
         generation = await _tokenised(request, alone, completions.generation, body, plane)
-        run = plane.open(generation, arrived=request.scope[ARRIVED], tenant=request.scope[TENANT])
+        run = plane.open(
+            generation, arrived=request.scope[ARRIVED], tenant=request.scope[TENANT], session=_session(request)
+        )
         if body.stream:
             return _stream(run, completions.Events(run, body, identity, plane), identity)
         return await _whole(request, completions.whole(run, body, identity, plane), identity)
@@ -191,6 +196,10 @@ def _add_models(app: FastAPI, card: ModelCard) -> None:
     @app.get("/v1/models/{model:path}")
     async def show_model(model: str) -> Response:
         return _json(card.entry(model))
+
+
+def _session(request: Request) -> str:
+    return request.headers.get("x-session-affinity", "")[:LONG_SESSION]
 
 
 async def _tokenised(

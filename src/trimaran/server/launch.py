@@ -1,0 +1,60 @@
+"""Starts what continues prompts: here one engine process, in ``launch_pools.py`` two pools of them."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from trimaran.base.messages import Started
+from trimaran.host.process import EngineProcess
+from trimaran.server.options import ServeOptions
+
+if TYPE_CHECKING:
+    from trimaran.server.engine import Backend
+    from trimaran.server.metrics import Metrics
+    from trimaran.text.tokenizer import Tokenizer
+
+
+class Launch(Protocol):
+    """Engine processes, from their start to when a ``Backend`` takes them over. Light to import."""
+
+    async def start(self) -> Started:
+        """Starts all; what is served. Raises what a process refuses with; then nothing is left running."""
+        ...
+
+    def connect(self, options: ServeOptions, metrics: "Metrics") -> "Backend":
+        """Takes over what ``start`` started."""
+        ...
+
+    async def check(self, options: ServeOptions, tokenizer: "Tokenizer") -> None:
+        """Raises a ``TrimaranError`` when what was connected does not work together."""
+        ...
+
+    async def stop(self) -> None:
+        """Ends what ``start`` started and nothing has taken over."""
+        ...
+
+
+class OneEngine:
+    """A single engine."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        """``config`` is the engine process's configuration."""
+        self._config = config
+        self._process = EngineProcess(config)
+
+    async def start(self) -> Started:
+        return await self._process.start()
+
+    def connect(self, options: ServeOptions, metrics: "Metrics") -> "Backend":
+        from trimaran.server.engine import EngineLink
+        from trimaran.server.restarts import RestartPolicy
+
+        policy = RestartPolicy(options.restart, options.restart_limit, options.restart_stable)
+        again = partial(EngineProcess, self._config)
+        return EngineLink(self._process, again, metrics.engine, options.timeout_engine, policy)
+
+    async def check(self, options: ServeOptions, tokenizer: "Tokenizer") -> None:
+        """An engine has produced a token when it has started: there is no more to it."""
+
+    async def stop(self) -> None:
+        await self._process.stop(0.0)
