@@ -14,6 +14,7 @@ from trimaran.host.process import EngineProcess
 from trimaran.server.options import ServeOptions
 
 if TYPE_CHECKING:
+    from trimaran.server.engine_metrics import EngineMetrics
     from trimaran.server.metrics import Metrics
     from trimaran.server.router import Router
     from trimaran.text.tokenizer import Tokenizer
@@ -30,6 +31,7 @@ class _Member:
     config: Mapping[str, Any]
     process: EngineProcess
     started: Started | None = None
+    metrics: "EngineMetrics | None" = None
 
     @property
     def name(self) -> str:
@@ -73,10 +75,11 @@ class TwoPools:
         for member in self._members:
             started = member.started
             assert started is not None, "not started"
+            member.metrics = shown.engine(member.role, member.number)
             link = EngineLink(
                 member.process,
                 partial(EngineProcess, member.config),
-                shown.engine(member.role, member.number),
+                member.metrics,
                 options.timeout_engine,
                 policy,
                 name=member.name,
@@ -94,6 +97,12 @@ class TwoPools:
         assert self.router is not None, "not connected"
         if options.pool_self_test:
             await check_pools(self.router, tokenizer)
+
+    def took(self, seconds: float) -> None:
+        for member in self._members:
+            assert member.started is not None, "not started"
+            assert member.metrics is not None, "not connected"
+            member.metrics.start_took(member.started.phases, seconds)
 
     async def stop(self) -> None:
         running = [member.process for member in self._members if member.started is not None]

@@ -83,7 +83,7 @@ async def serve_on(
         app, plane = assemble(options, tenants, model.names, model.version, link, metrics, started, text)
         gc.freeze()  # all this stays: no collection need look at it again, which would take 10 ms in mid-stream
         seconds = time.monotonic() - begun
-        metrics.engine.start_took(started.phases, seconds)
+        launch.took(seconds)
         sock.listen()  # so that whoever reads the next line may connect at once
         print(_ready_line(model, address, seconds, started), file=sys.stderr, flush=True)
         how = Listening(
