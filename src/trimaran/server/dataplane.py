@@ -144,8 +144,8 @@ class Run:
         for prompt in generation.prompts:
             for one in fan_out(sampling):
                 index = len(self._submits)
-                submit = Submit(f"{stem}-{index}", prompt, one, generation.priority, salt, session)
-                self._submits.append(submit)
+                name = f"{stem}-{index}"
+                self._submits.append(Submit(name, prompt, one, generation.priority, salt, session, tenant.name))
                 self._choices[self._submits[-1].id] = Choice(
                     index, plane.tokenizer, sampling, message=generation.message
                 )

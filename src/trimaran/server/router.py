@@ -128,7 +128,7 @@ class Router:
         for request in requests:
             keys = page_keys(request.prompt, self._page_size, request.salt)
             routed = self._routed[request.id] = _Routed(request, listener, keys, until)
-            self._queue.push(routed, request.salt, len(request.prompt), request.priority)
+            self._queue.push(routed, request.tenant, len(request.prompt), request.priority)
         self._dispatch()
 
     def submit_to(self, request: Submit, listener: Listener[Tokens | Failed], prefill: int, decode: int) -> None:
