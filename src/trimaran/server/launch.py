@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from trimaran.server.engine import Backend
     from trimaran.server.engine_metrics import EngineMetrics
     from trimaran.server.metrics import Metrics
+    from trimaran.text.encoder_tokenizer import EncoderTokenizer
     from trimaran.text.tokenizer import Tokenizer
 
 
@@ -26,7 +27,7 @@ class Launch(Protocol):
         """Takes over what ``start`` started."""
         ...
 
-    async def check(self, options: ServeOptions, tokenizer: "Tokenizer") -> None:
+    async def check(self, options: ServeOptions, tokenizer: "Tokenizer | EncoderTokenizer") -> None:
         """Raises a ``TrimaranError`` when what was connected does not work together."""
         ...
 
@@ -62,7 +63,7 @@ class OneEngine:
         again = partial(EngineProcess, self._config)
         return EngineLink(self._process, again, metrics.engine, options.timeout_engine, policy)
 
-    async def check(self, options: ServeOptions, tokenizer: "Tokenizer") -> None:
+    async def check(self, options: ServeOptions, tokenizer: "Tokenizer | EncoderTokenizer") -> None:
         """An engine has produced a token when it has started: there is no more to it."""
 
     def took(self, seconds: float) -> None:

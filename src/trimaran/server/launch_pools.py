@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from trimaran.server.engine_metrics import EngineMetrics
     from trimaran.server.metrics import Metrics
     from trimaran.server.router import Router
+    from trimaran.text.encoder_tokenizer import EncoderTokenizer
     from trimaran.text.tokenizer import Tokenizer
 
 PREFILL_STEPS = 8  # of prompts, that a prefill worker has at most, unless it has one alone: more could only wait there
@@ -60,6 +61,9 @@ class TwoPools:
             await asyncio.gather(*tasks, return_exceptions=True)
             await self.stop()
             raise
+        if any(started.embedding_width is not None for started in self._of("prefill")):
+            await self.stop()
+            raise errors.ConfigError("--pools is for models that make text, and this one makes vectors of it")
         return _together(self._of("prefill"), self._of("decode"))
 
     def connect(self, options: ServeOptions, metrics: "Metrics") -> "Router":
@@ -91,10 +95,12 @@ class TwoPools:
         self.router = Router(prefill, decode, deadlines, shown)
         return self.router
 
-    async def check(self, options: ServeOptions, tokenizer: "Tokenizer") -> None:
+    async def check(self, options: ServeOptions, tokenizer: "Tokenizer | EncoderTokenizer") -> None:
         from trimaran.server.self_test import check_pools
+        from trimaran.text.tokenizer import Tokenizer
 
         assert self.router is not None, "not connected"
+        assert isinstance(tokenizer, Tokenizer), "not a model of vectors"
         if options.pool_self_test:
             await check_pools(self.router, tokenizer)
 
