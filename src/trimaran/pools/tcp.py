@@ -1,4 +1,6 @@
-"""Links over TCP, for engines on different hosts: authenticated always, encrypted where both have ``cryptography``."""
+"""Links over TCP, for engines on different hosts. Everything is authenticated, nothing is encrypted: networks that
+others can read want a tunnel below it (docs/pools.md).
+"""
 
 import contextlib
 import socket
@@ -16,7 +18,6 @@ class TcpTransport(SocketTransport):
     """Pages go in the records themselves."""
 
     name = "tcp"
-    encrypts = True
 
     def open_listening(self, address: str | None) -> tuple[socket.socket, str]:
         host, port = split_address(address or LOOPBACK)

@@ -3,8 +3,6 @@
 Histograms are observed where the client sees the event: at the server's socket.
 """
 
-from functools import cached_property
-
 from prometheus_client import CollectorRegistry, Counter, disable_created_metrics, generate_latest
 
 from trimaran.server.engine_metrics import EngineMetrics
@@ -54,11 +52,7 @@ class Metrics:
             buckets=_SECONDS,
             registry=registry,
         )
-
-    @cached_property
-    def engine(self) -> EngineMetrics:
-        """Those of the engine, where there is one and no pools."""
-        return EngineMetrics(self.registry)
+        self.engine = EngineMetrics(registry)
 
     def text(self) -> bytes:
         """The exposition; ``CONTENT_TYPE`` is its media type."""

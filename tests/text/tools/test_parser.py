@@ -96,6 +96,8 @@ def test_arguments_come_as_they_are_written_where_a_grammar_stands_behind_them()
     tokens = ids(HERMES, '<tool_call>\n{"name": "put", "arguments": {"key": "a long')
     cut = run(HERMES, tokens, range(len(tokens)), enforced=True)
     assert cut.calls == [("put-0", "put", '{"key": "a long')]
+    barely = run(HERMES, ids(HERMES, 'Yes.\n<tool_call>\n{"name": "pu'), enforced=True)
+    assert (barely.content, barely.calls, barely.malformed) == ("Yes.", [], [])
     held = run(HERMES, tokens, range(len(tokens)))
     assert held.calls == []
     assert held.content.startswith("<tool_call>")

@@ -31,13 +31,14 @@ Call = tuple[str, dict[str, Any]]
 
 @dataclass(frozen=True, eq=False)
 class Transcript:
-    """A text, and what is in it."""
+    """A text, and what is in it. A ``loose`` one is cut, or not written as the family's template does."""
 
     text: str
     calls: tuple[Call, ...] = ()
     content: str = ""
     thought: str = ""
     thinking: str = "maybe"
+    loose: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,9 +74,24 @@ HERMES = Family(
             (NOW, TAGS),
             "I look.",
             "A tool.",
+            loose=True,
         ),
-        Transcript('I think.\n<tool_call>{"name":"now","arguments":{}}</tool_call>', (NOW,), "", "I think.", "begun"),
-        Transcript("No end of a thought", (), "", "No end of a thought", "begun"),
+        Transcript(
+            '<think>\nA tool.\n</think>\n\n<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>\n'
+            '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>',
+            (NOW, NOW),
+            "",
+            "A tool.",
+        ),
+        Transcript(
+            'I think.\n<tool_call>{"name":"now","arguments":{}}</tool_call>',
+            (NOW,),
+            "",
+            "I think.",
+            "begun",
+            loose=True,
+        ),
+        Transcript("No end of a thought", (), "", "No end of a thought", "begun", loose=True),
         Transcript("\n<think></think>Yes", (), "Yes"),
     ),
     bad=(
@@ -97,9 +113,10 @@ LLAMA3 = Family(
     good=(
         Transcript("Hello {world}", content="Hello {world}"),
         Transcript(f'{{"name": "get_weather", "parameters": {{"city": {CITY_JSON}, "days": 2}}}}', (WEATHER,)),
-        Transcript('<|python_tag|>{"type": "function", "name": "now", "parameters": {}}', (NOW,)),
-        Transcript('\n{"sky": "clear"}', content='\n{"sky": "clear"}'),
-        Transcript('{"name": "Berta", "parameters": {}}', content='{"name": "Berta", "parameters": {}}'),
+        Transcript('<|python_tag|>{"type": "function", "name": "now", "parameters": {}}', (NOW,), loose=True),
+        Transcript('<|python_tag|>{"name": "now", "parameters": {}}', (NOW,)),
+        Transcript('\n{"sky": "clear"}', content='\n{"sky": "clear"}', loose=True),
+        Transcript('{"name": "Berta", "parameters": {}}', content='{"name": "Berta", "parameters": {}}', loose=True),
     ),
     bad=('<|python_tag|>{"name": "now"}', "<|python_tag|>import this"),
 )
@@ -150,6 +167,14 @@ MISTRAL = Family(
             (NOW, TAGS),
             "I look.",
             "A tool.",
+            loose=True,
+        ),
+        Transcript(
+            "[THINK]A tool.[/THINK][TOOL_CALLS]now[ARGS]{}"
+            '[TOOL_CALLS]get_weather[CALL_ID]abcdefghi[ARGS]{"city": "</tool", "tags": ["a", "</x>"], "unit": "C"}',
+            (NOW, TAGS),
+            "",
+            "A tool.",
         ),
     ),
     bad=(
@@ -170,7 +195,9 @@ MISTRAL_V7 = Family(
             f'[TOOL_CALLS][{{"name": "get_weather", "arguments": {{"city": {CITY_JSON}, "days": 2}}}}, '
             '{"name": "now", "arguments": {}, "id": "abcdefghi"}]',
             (WEATHER, NOW),
+            loose=True,
         ),
+        Transcript('[TOOL_CALLS][{"name": "now", "arguments": {}}, {"name": "now", "arguments": {}}]', (NOW, NOW)),
         Transcript("[TOOL_CALLS", content="[TOOL_CALLS"),
     ),
     bad=("[TOOL_CALLS][]", '[TOOL_CALLS][{"name": "now", "arguments": {}} {', "[TOOL_CALLS]now[ARGS]{}"),
@@ -201,6 +228,7 @@ DEEPSEEK_V3 = Family(
             "",
             "Hm.",
             "begun",
+            loose=True,
         ),
     ),
     bad=(

@@ -69,6 +69,9 @@ def ask(request: ChatRequest, template: ChatTemplate, formats: AnswerFormat, pla
     except RequestError as error:
         error.param = "messages" if error.param == "prompt" else error.param  # what the tokenizer calls a prompt
         raise
+    thinking = formats.thinking(prompt)
+    if (grammar := formats.grammar(calling.wanted(sampling.grammar), thinking)) != sampling.grammar:
+        sampling = msgspec.structs.replace(sampling, grammar=grammar)
     generation = Generation(
         (prompt,),
         sampling,
@@ -78,12 +81,10 @@ def ask(request: ChatRequest, template: ChatTemplate, formats: AnswerFormat, pla
         param="messages",
         length_param=request.length_field,
     )
-    thinking = formats.thinking(prompt)
-    offered = {tool.function.name: tool.parameters for tool in calling.callable_tools}
-    if thinking == "no" and not offered:
+    if thinking == "no" and not calling.names:
         return Asked(generation)
     made = sum(len(message.tool_calls or ()) for message in request.messages)
-    return Asked(generation, formats.form(thinking, offered), made)
+    return Asked(generation, formats.form(thinking, calling.offered), made, enforced=grammar is not None)
 
 
 def _template_arguments(request: ChatRequest, template: ChatTemplate, calling: Calling) -> dict[str, Any]:
@@ -106,19 +107,9 @@ def _template_arguments(request: ChatRequest, template: ChatTemplate, calling: C
 
 def _require_known(request: ChatRequest, calling: Calling, formats: AnswerFormat) -> None:
     """Raises ``RequestError`` where calls or thoughts would be lost because nobody knows how the model writes them."""
-    if calling.callable_tools and formats.tools is None:
+    if calling.names and formats.tools is None:
         why = "how this model writes calls of tools is not known, or switched off; the server has --tool-call-parser"
         raise RequestError(why, param="tools", code="unsupported")
-    for asked, name in ((calling.must, "tool_choice"), (not calling.several, "parallel_tool_calls")):
-        if asked:
-            why = f"{name} cannot be enforced yet; leave it out"
-            raise RequestError(why, param=name, code="unsupported_parameter")
-    for at, tool in enumerate(calling.tools):
-        if tool.function.strict:
-            where = f"tools[{at}].function.strict"
-            raise RequestError(
-                f"{where} cannot be enforced yet; leave it out", param=where, code="unsupported_parameter"
-            )
     if formats.reasoning is None:
         for at, message in enumerate(request.messages):
             if message.reasoning_content:

@@ -7,9 +7,11 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from trimaran.base.errors import RequestError
+from trimaran.base.grammar import Grammar
 from trimaran.server.openai import fields
 from trimaran.server.openai.body import Body, OneFinding
 from trimaran.server.openai.bounds import MAX_TOOLS, require_small
+from trimaran.text.tools.answer_grammar import Offered, Wanted
 
 Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]  # as the OpenAI API has it
 
@@ -82,12 +84,34 @@ class ToolChoice(Body):
 
 @dataclass(frozen=True)
 class Calling:
-    """``tools`` is what the model is shown, ``callable_tools`` what it may call of that; ``must``: it has to."""
+    """``tools`` is what the model is shown, ``names`` what it may call of that; ``must``: it has to."""
 
     tools: tuple[Tool, ...] = ()
-    callable_tools: tuple[Tool, ...] = ()
+    names: frozenset[str] = frozenset()
     must: bool = False
     several: bool = True
+
+    @property
+    def offered(self) -> dict[str, dict[str, Any]]:
+        """The schemas of what may be called, by name."""
+        return {tool.function.name: tool.parameters for tool in self.tools if tool.function.name in self.names}
+
+    def wanted(self, answer: Grammar | None) -> Wanted:
+        """What an answer may be, if one that calls nothing must be as ``answer`` says.
+
+        Schemas of functions that may be called or not are enforced as far as they can be, unless they are ``strict``.
+        """
+        offered = tuple(
+            Offered(
+                tool.function.name,
+                tool.parameters,
+                self.must or bool(tool.function.strict),
+                f"tools[{at}].function.parameters",
+            )
+            for at, tool in enumerate(self.tools)
+            if tool.function.name in self.names
+        )
+        return Wanted(offered, bool(self.tools), self.must, self.several, answer)
 
 
 def calling(tools: Sequence[Tool], choice: str | ToolChoice | None, several: bool) -> Calling:
@@ -116,8 +140,7 @@ def calling(tools: Sequence[Tool], choice: str | ToolChoice | None, several: boo
         raise RequestError(why, param="parallel_tool_calls", code="invalid_value")
     if must and not wanted:
         raise RequestError("tool_choice 'required' needs tools", param="tool_choice", code="invalid_value")
-    offered = () if choice == "none" else tuple(tool for tool in tools if tool.function.name in set(wanted))
-    return Calling(tuple(tools), offered, must, several)
+    return Calling(tuple(tools), frozenset(() if choice == "none" else wanted), must, several)
 
 
 def of_type(data: Any, *kinds: str) -> Any:

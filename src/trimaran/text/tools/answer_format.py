@@ -4,7 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
+from trimaran.base.grammar import Grammar
 from trimaran.text.tokenizer import Tokenizer
+from trimaran.text.tools.answer_grammar import AnswerGrammar, Wanted
 from trimaran.text.tools.calls import Parameters
 from trimaran.text.tools.families import REASONING_FORMATS, TOOL_FORMATS, reasoning_format_of, tool_format_of
 from trimaran.text.tools.formats import NamedCall, ObjectCall, ReasoningFormat, TaggedCall, ToolFormat
@@ -27,6 +29,7 @@ class AnswerFormat:
         self._tokenizer = tokenizer
         encode = self.markup.encode
         self._reasoning = None if reasoning is None else _encoded(reasoning, encode)
+        self._grammar = AnswerGrammar(tokenizer.control, tools, reasoning)
         self._tools = None if tools is None else replace(_encoded(tools, encode), call=_encoded(tools.call, encode))
 
     def thinking(self, prompt: Sequence[int]) -> Thinking:
@@ -37,6 +40,10 @@ class AnswerFormat:
         if tail.endswith(self.reasoning.begin):
             return "begun"
         return "no" if tail.endswith(self.reasoning.end) else "maybe"
+
+    def grammar(self, wanted: Wanted, thinking: Thinking) -> Grammar | None:
+        """The grammar of such an answer; None for one that may be anything. Raises ``RequestError``."""
+        return self._grammar.of(wanted, thinking)
 
     def form(self, thinking: Thinking, offered: Parameters | None = None) -> AnswerForm:
         """What to look for in an answer: calls if functions are ``offered``."""

@@ -29,6 +29,15 @@ def json_value(text: str, types: frozenset[str]) -> str | None:
     return bare
 
 
+def resolved(schema: dict[str, Any], root: Mapping[str, Any]) -> dict[str, Any]:
+    """``schema`` with what it refers to in ``root`` in its place."""
+    for _ in range(DEPTH):
+        if not isinstance(found := _referred(schema.get("$ref"), root), dict):
+            break
+        schema = {**found, **{key: value for key, value in schema.items() if key != "$ref"}}
+    return schema
+
+
 def json_type(text: str) -> str | None:
     """The type of a JSON text; None where it is none."""
     value = JsonText()

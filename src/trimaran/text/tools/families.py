@@ -26,7 +26,7 @@ QWEN3_CODER = ToolFormat(
     ),
 )
 MISTRAL_V7 = ToolFormat(
-    begin="[TOOL_CALLS]\n[", end="]", call=ObjectCall(also=("id",)), several=True, separator=", ", ids="short"
+    begin="[TOOL_CALLS]", opening="[", end="]", call=ObjectCall(also=("id",)), several=True, separator=", ", ids="short"
 )
 MISTRAL = ToolFormat(
     begin="[TOOL_CALLS]", end="", call=NamedCall(before="", between="[ARGS]", id_mark="[CALL_ID]"), ids="short"

@@ -59,7 +59,8 @@ class TaggedCall:
 
 @dataclass(frozen=True)
 class ToolFormat:
-    """Calls come in blocks from ``begin`` to ``end``: one in each, or ``several`` with ``separator`` between them.
+    """Calls come in blocks from ``begin`` to ``end``: one in each, or ``several`` with ``separator`` between them,
+    and ``opening`` before the first.
 
     A ``bare`` format has calls without any marks: an answer that begins like one may be one, and ``begin`` may stand
     before it. ``most`` is how many calls an answer can make. ``ids``: what the family's template expects as ids of
@@ -69,6 +70,7 @@ class ToolFormat:
     begin: str
     end: str
     call: ObjectCall | NamedCall | TaggedCall
+    opening: str = ""
     several: bool = False
     separator: str = ""
     bare: bool = False
@@ -78,7 +80,7 @@ class ToolFormat:
     def literals(self) -> list[str]:
         """All texts of the format in which a vocabulary's control tokens may stand."""
         call = self.call
-        texts = [self.begin, self.end, self.separator]
+        texts = [self.begin, self.opening, self.end, self.separator]
         if isinstance(call, NamedCall):
             texts += [call.before, call.id_mark, call.between, call.after]
         elif isinstance(call, TaggedCall):

@@ -53,6 +53,12 @@ class Outlet:
         self.calls += 1
         self.layout()
 
+    def cut(self) -> None:
+        """The answer ends inside the call; what has been told of it stays."""
+        self.calls += self._call is not None
+        self._call = None
+        self.layout()
+
     def reject(self, raw: str, why: str | None) -> None:
         """The call is none: what was read of it is text, unless some of it has been told already.
 

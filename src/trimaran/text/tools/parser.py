@@ -37,6 +37,7 @@ class AnswerParser:
         call is held until it is known to be sound, because what has been told cannot be taken back.
         """
         self._form = form
+        self._enforced = enforced
         self._reader = Reader()
         self._outlet = Outlet(form.markup, hold=not enforced, trims=form.tools is not None)
         self._calls = (
@@ -111,8 +112,9 @@ class AnswerParser:
         form = self._form.tools
         self._reader.mark()
         try:
-            if not (yield from self._reader.literal(form.begin)):
-                raise MalformedCallError(f"no {form.begin.strip()!r} where it should be")
+            for mark in (form.begin, form.opening):
+                if not (yield from self._reader.literal(mark)):
+                    raise MalformedCallError(f"no {mark.strip()!r} where it should be")
             while True:
                 yield from self._calls.call()
                 if not form.several:
@@ -123,7 +125,10 @@ class AnswerParser:
                     self._reader.kept()
                     return
         except MalformedCallError as error:
-            self._outlet.reject(self._reader.kept(), self._form.markup.show(str(error)))
+            if self._enforced and self._reader.exhausted:  # the answer was cut, and says so in another way
+                self._outlet.cut()
+            else:
+                self._outlet.reject(self._reader.kept(), self._form.markup.show(str(error)))
 
     def _another(self, form: ToolFormat) -> Steps[bool]:
         """Whether one more call follows in the block; reads what is between, or the block's end.
