@@ -109,6 +109,23 @@ def test_the_key_comes_from_the_environment_and_stays_secret(byte_model):
         assert b"hush" not in process.stderr.read()
 
 
+def test_keys_of_a_file_stay_secret(byte_model, tmp_path):
+    file = tmp_path / "keys"
+    file.write_text("hush-hush name=alice requests=2\n")
+    flags = (str(byte_model), "--executor", "null", "--port", "0", "--log-level", "debug", "--api-key-file", str(file))
+    file.chmod(0o644)
+    assert f"run: chmod 600 {file}" in refused(*flags)
+    file.chmod(0o600)
+    with serving(*flags) as (process, name, url):
+        headers = {"authorization": "Bearer hush-hush"}
+        ask = {"model": name, "prompt": "x", "max_tokens": 1}
+        answers = [httpx.post(url + "/v1/completions", json=ask, headers=headers) for _ in range(3)]
+        assert [answer.status_code for answer in answers] == [200, 200, 429]
+        assert httpx.post(url + "/v1/completions", json=ask).status_code == 401
+        process.send_signal(signal.SIGTERM)
+        assert b"hush" not in process.stderr.read()
+
+
 def test_an_open_address_without_a_key_is_loud(byte_model):
     command = [TRIMARAN, "serve", str(byte_model), "--executor", "null"]
     with subprocess.Popen([*command, "--port", "0", "--host", "0.0.0.0"], stderr=subprocess.PIPE) as process:
