@@ -8,6 +8,7 @@ from fastapi import FastAPI
 from trimaran.base.sampling import RANGES
 from trimaran.server.errors import ErrorEnvelope
 from trimaran.server.openai import answers
+from trimaran.server.openai.embeddings import EmbeddingList
 
 _REF = "#/components/schemas/Answer.{name}"
 _JSON = "application/json"
@@ -29,9 +30,10 @@ OF_POSTS = {
 
 def describe(app: FastAPI, version: type[msgspec.Struct]) -> None:
     """Has ``app`` describe itself so; ``version`` is what ``/version`` answers."""
-    whole = {
+    whole: dict[str, type[msgspec.Struct]] = {
         "/v1/chat/completions": answers.ChatCompletion,
         "/v1/completions": answers.Completion,
+        "/v1/embeddings": EmbeddingList,
         "/v1/models": answers.ModelList,
         "/v1/models/{model}": answers.Model,
         "/version": version,
