@@ -7,7 +7,9 @@ A prompt's pages, those of SmolLM2-135M, go through everything that a transfer b
 out of the sender's pages a batch at a time, checked, sent, received, checked again, copied into the receiver's pages,
 committed and acknowledged. Beside it stand a copy of the same bytes in one process (*memcpy*), and the same bytes sent
 over a bare TCP connection on loopback to a process that only receives them (*loopback*). All take turns in each round;
-the median counts. *One page*: the time until a transfer of a single page is acknowledged.
+the median counts. *One page*: the time until a transfer of a single page is acknowledged. *tcp, open* is authenticated
+and not encrypted, as between hosts of which one has no ``cryptography``. *CPU*: processor time of both processes, which
+neighbours disturb less than they do the time that passes.
 """
 
 import argparse
@@ -22,9 +24,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import structs
 
 from trimaran.base.errors import ConfigError, TrimaranError
 from trimaran.base.formats import CacheGroup, HeadsCache, KVFormat
@@ -37,6 +40,7 @@ from trimaran.pools.key import PoolKey, new_key_text
 from trimaran.pools.layout import layout_data
 from trimaran.pools.link import Link
 from trimaran.pools.receiving import Admit, Import, Refusal
+from trimaran.pools.seals import ciphers
 from trimaran.pools.sending import Sending
 from trimaran.pools.ticket import TICKET_VERSION, Ticket, TicketPages, digest_of_tokens, open_ticket
 from trimaran.pools.transfer import Answer, Frame
@@ -60,35 +64,51 @@ def main(argv: Sequence[str] | None = None) -> int:
     layout = layout_of(given.format)
     pages = random_pages(layout, given.tokens)
     with ExitStack() as stack:
-        ways: dict[str, Callable[[int], float]] = {
+        ways: dict[str, Way] = {
             "memcpy": Copy(pages),
             "loopback": stack.enter_context(loopback(pages)),
         }
         for name in given.transports:
             try:
                 ways[name] = stack.enter_context(transfers(name, given, layout, pages))
+                if name == "tcp" and ciphers():
+                    ways["tcp, open"] = stack.enter_context(transfers(name, given, layout, pages, encrypted=False))
             except ConfigError as error:
                 print(f"{name}: {error}", file=sys.stderr)
-        times: dict[str, list[float]] = {name: [] for name in ways}
-        short: dict[str, list[float]] = {name: [] for name in ways}
+        whole: dict[str, list[Spent]] = {name: [] for name in ways}
+        short: dict[str, list[Spent]] = {name: [] for name in ways}
         for number in range(given.rounds + 1):
             for name, way in ways.items():
-                seconds, page = way(given.tokens), way(PAGE)
+                spent = way(given.tokens), way(PAGE)
                 if number:  # the first warms everything up
-                    times[name].append(seconds)
-                    short[name].append(page)
-    report(pages.nbytes, times, short)
+                    whole[name].append(spent[0])
+                    short[name].append(spent[1])
+    report(pages.nbytes, whole, short)
     return 0
 
 
-def report(size: int, times: dict[str, list[float]], short: dict[str, list[float]]) -> None:
-    medians = {name: statistics.median(each) for name, each in times.items()}
+class Spent(NamedTuple):
+    """Of one prompt."""
+
+    seconds: float
+    cpu: float  # seconds, of both processes
+
+
+Way = Callable[[int], Spent]  # with a prompt of so many tokens
+
+
+def report(size: int, whole: dict[str, list[Spent]], short: dict[str, list[Spent]]) -> None:
+    medians = {name: median(each) for name, each in whole.items()}
+    memcpy, bare = medians["memcpy"].seconds, medians["loopback"].seconds
     print(f"{size / 1e6:.1f} MB in batches of {BATCH_BYTES / (1 << 20):.0f} MiB")
-    print("way            ms     MB/s   of memcpy  of loopback  one page, us")
-    for name, seconds in medians.items():
-        shares = f"{medians['memcpy'] / seconds:12.1%}{medians['loopback'] / seconds:13.1%}"
-        page = f"{1e6 * statistics.median(short[name]):14,.0f}"
-        print(f"{name:9}{1e3 * seconds:8.1f}{size / seconds / 1e6:9,.0f}{shares}{page}")
+    print("way            ms     MB/s   of memcpy  of loopback   CPU ms  one page, us")
+    for name, (seconds, cpu) in medians.items():
+        speed = f"{1e3 * seconds:8.1f}{size / seconds / 1e6:9,.0f}{memcpy / seconds:12.1%}{bare / seconds:13.1%}"
+        print(f"{name:9}{speed}{1e3 * cpu:9.1f}{1e6 * median(short[name]).seconds:14,.0f}")
+
+
+def median(spent: list[Spent]) -> Spent:
+    return Spent(*(statistics.median(each) for each in zip(*spent, strict=True)))
 
 
 def layout_of(fmt: KVFormat) -> PageLayout:
@@ -113,41 +133,46 @@ class Copy:
         self._pages, self._other = pages, np.zeros_like(pages)
         self._batch = max(1, BATCH_BYTES // pages.shape[1])
 
-    def __call__(self, tokens: int) -> float:
-        start, end = time.perf_counter(), -(-tokens // PAGE)
+    def __call__(self, tokens: int) -> Spent:
+        begun, start, end = time.process_time(), time.perf_counter(), -(-tokens // PAGE)
         for first in range(0, end, self._batch):
             some = slice(first, min(end, first + self._batch))
             np.copyto(self._other[some], self._pages[some])
-        return time.perf_counter() - start
+        return Spent(time.perf_counter() - start, time.process_time() - begun)
 
 
 _SINK = """
-import socket, sys
+import socket, sys, time
 connected = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
 room = memoryview(bytearray(1 << 22))
 while head := connected.recv(8, socket.MSG_WAITALL):
     left = int.from_bytes(head, "little")
     while left:
         left -= connected.recv_into(room, min(left, len(room)))
-    connected.sendall(b"x")
+    connected.sendall(time.process_time_ns().to_bytes(8, "little"))
 """
 
 
 @contextmanager
-def loopback(pages: Any) -> Iterator[Callable[[int], float]]:
+def loopback(pages: Any) -> Iterator[Way]:
     """The bytes of a prompt to another process, which drops them, until it says that it has them."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
         with subprocess.Popen([sys.executable, "-c", _SINK, str(port)]) as sink:
             connected, _ = listening.accept()
 
-            def send(tokens: int) -> float:
+            def burnt() -> float:
+                connected.sendall(bytes(8))
+                return time.process_time() + int.from_bytes(connected.recv(8), "little") / 1e9
+
+            def send(tokens: int) -> Spent:
                 data = pages[: -(-tokens // PAGE)].reshape(-1)
-                start = time.perf_counter()
+                begun, start = burnt(), time.perf_counter()
                 connected.sendall(data.nbytes.to_bytes(8, "little"))
                 connected.sendall(data)
-                connected.recv(1)
-                return time.perf_counter() - start
+                connected.recv(8)
+                seconds = time.perf_counter() - start
+                return Spent(seconds, burnt() - begun)
 
             try:
                 yield send
@@ -166,8 +191,8 @@ class Sender:
     pages: Any
     process: subprocess.Popen[str]
 
-    def __call__(self, tokens: int) -> float:
-        prompt = np.arange(tokens)
+    def __call__(self, tokens: int) -> Spent:
+        begun, prompt = self._burnt(), np.arange(tokens)
         ticket = open_ticket(bytes.fromhex(ask(self.process, {"tokens": tokens})["ticket"]), self.key)
         start = time.perf_counter()
         sending = Sending(ticket, self.layout, MODEL, prompt, time.monotonic())
@@ -186,11 +211,17 @@ class Sender:
         seconds = time.perf_counter() - start
         if sending.failure is not None:
             raise TrimaranError(sending.failure)
-        return seconds
+        return Spent(seconds, self._burnt() - begun)
+
+    def _burnt(self) -> float:
+        theirs: float = ask(self.process, {})["cpu"]
+        return time.process_time() + theirs
 
 
 @contextmanager
-def transfers(name: str, given: argparse.Namespace, layout: PageLayout, pages: Any) -> Iterator[Sender]:
+def transfers(
+    name: str, given: argparse.Namespace, layout: PageLayout, pages: Any, *, encrypted: bool = True
+) -> Iterator[Sender]:
     """Raises ``ConfigError`` where the transport cannot be used."""
     text = new_key_text()
     transport = open_transport(name, PoolKey(text))
@@ -198,7 +229,8 @@ def transfers(name: str, given: argparse.Namespace, layout: PageLayout, pages: A
     command = [sys.executable, __file__, *options]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         address = ask(process, {"key": text})["address"]
-        link = transport.connect(address, hello("sender", layout, name))
+        me = hello("sender", layout, name)
+        link = transport.connect(address, me if encrypted else structs.replace(me, ciphers=[]))
         try:
             while link.peer is None and link.failure is None:
                 select.select([link], [], [], 1.0)
@@ -237,9 +269,12 @@ def receive(given: argparse.Namespace) -> int:
             line = sys.stdin.readline()
             if not line:
                 break
-            ticket = ticket_for(json.loads(line)["tokens"], me, layout)
-            arrivals.expect(ticket, time.monotonic())
-            print(json.dumps({"ticket": ticket.seal(key).hex()}), flush=True)
+            if (tokens := json.loads(line).get("tokens")) is None:
+                print(json.dumps({"cpu": time.process_time()}), flush=True)
+            else:
+                ticket = ticket_for(tokens, me, layout)
+                arrivals.expect(ticket, time.monotonic())
+                print(json.dumps({"ticket": ticket.seal(key).hex()}), flush=True)
         for link in links:
             take(link, arrivals, pages)
         links = [link for link in links if link.failure is None]

@@ -87,7 +87,10 @@ def write_minilm(folder: Path) -> None:
     model.load_state_dict(load_file(folder / "model.safetensors"), strict=False)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     sentences = (FOLDER / "sentences.txt").read_text("utf-8").splitlines()
-    vectors = [hidden_rows(model, np.array(tokenizer(text)["input_ids"])).mean(0) for text in sentences]
+    vectors = [
+        hidden_rows(model, np.array(tokenizer(text, split_special_tokens=True)["input_ids"])).mean(0)
+        for text in sentences
+    ]
     rows = np.stack(vectors)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     np.savez_compressed(FOLDER / "minilm.npz", allow_pickle=False, vectors=rows.astype(np.float16))

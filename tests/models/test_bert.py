@@ -1,6 +1,5 @@
 """BERT against transformers, on both executors: a tiny one from the same weights, and the settings beside it."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -11,35 +10,12 @@ from trimaran.base.formats import ActivationFormat, KVFormat, WeightFormat
 from trimaran.kernels.open import open_executor
 from trimaran.kernels.step import ExecutorOptions, StepInputs
 
-from .families import write_safetensors
-from .random_values import TensorSpec, tensor
 from .running import load_path
+from .tiny_bert import BERT, POOLING, write_bert, write_modules
 
-BERT = Path(__file__).resolve().parent.parent / "data" / "encoders" / "bert"
 OPTIONS = ExecutorOptions(
     KVFormat.FP32, ActivationFormat.FP32, num_pages=64, max_rows=512, max_sequences=16, threads=2, page_tags=False
 )
-POOLING = {"first": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens"}
-
-
-def write_bert(folder: Path, **config: object) -> Path:
-    """The tiny BERT as a checkpoint; ``config`` changes its ``config.json``."""
-    values = json.loads((BERT / "config.json").read_text("utf-8"))
-    (folder / "config.json").write_text(json.dumps(values | config), "utf-8")
-    listed = json.loads((BERT / "tensors.json").read_text("utf-8")).items()
-    specs = [TensorSpec(name, dtype, tuple(shape), *rest) for name, (dtype, shape, *rest) in listed]
-    write_safetensors(folder / "model.safetensors", ((spec, tensor("bert", spec)) for spec in specs))
-    return folder
-
-
-def write_modules(folder: Path, *modes: str, kinds: tuple[str, ...] = ("Transformer", "Pooling", "Normalize")) -> None:
-    paths = {"Transformer": "", "Pooling": "1_Pooling"}
-    modules = [{"type": f"sentence_transformers.models.{kind}", "path": paths.get(kind, kind)} for kind in kinds]
-    (folder / "modules.json").write_text(json.dumps(modules), "utf-8")
-    (folder / "1_Pooling").mkdir(exist_ok=True)
-    config = {mode: mode in modes for mode in (*POOLING.values(), "pooling_mode_max_tokens")}
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": 64, **config}), "utf-8")
-    (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 150}', "utf-8")
 
 
 def vectors(folder: Path, executor: str, fmt: WeightFormat, texts: list[np.ndarray]) -> np.ndarray:

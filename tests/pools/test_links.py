@@ -139,6 +139,19 @@ def test_another_protocol_is_refused_with_both_numbers(name: str) -> None:
     listener.close()
 
 
+def test_who_cannot_encrypt_is_not_left_out(name: str) -> None:
+    listener = transport(name).listen(hello("receiver"))
+    sender = transport(name).connect(listener.address, hello("sender", ciphers=[]))
+    (receiver,) = wait_for(listener.accept, listener)
+    wait_for(lambda: sender.peer)
+    sender.send(*frame(0, 100))
+    (arrival,) = receive(receiver, 1)
+    assert arrival.data is not None
+    assert arrival.data.tobytes() == frame(0, 100)[1].tobytes()
+    for each in (sender, receiver, listener):
+        each.close()
+
+
 def test_strangers_get_nothing_and_stop_nobody(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meeting, "MEET_SECONDS", 0.3)
     listener = transport(name).listen(hello("receiver"))

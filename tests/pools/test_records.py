@@ -15,6 +15,7 @@ from trimaran.base.errors import PeerError, TransferError
 from trimaran.pools import records
 from trimaran.pools.handshake import meet
 from trimaran.pools.records import Records
+from trimaran.pools.seals import TAG
 from trimaran.pools.stream import Stream
 
 from .transfers import KEY, hello
@@ -33,47 +34,68 @@ def pipe() -> Iterator[tuple[Stream, Stream]]:
             end.close()
 
 
-def written(*parts: tuple[bytes, bytes]) -> list[bytes]:
+def records_on(stream: Stream, keys: tuple[bytes, ...], encrypted: bool) -> Records:
+    made = Records(stream, *keys)
+    if encrypted:
+        made.encrypt()
+    return made
+
+
+def written(*parts: tuple[bytes, bytes], encrypted: bool = False) -> list[bytes]:
     """Each record as it goes over the wire."""
     found = []
     with pipe() as (near, far):
-        writer = Records(near, *KEYS)
+        writer = records_on(near, KEYS, encrypted)
         for head, data in parts:
             writer.write(head, np.frombuffer(data, np.uint8))
             found.append(far.socket.recv(1 << 17))
     return found
 
 
-def read(wire: bytes, count: int = 1) -> list[tuple[bytes, bytes]]:
+def read(wire: bytes, count: int = 1, encrypted: bool = False) -> list[tuple[bytes, bytes]]:
     with pipe() as (near, far):
         near.socket.sendall(wire)
         near.shutdown()
-        reader = Records(far, *reversed(KEYS))
+        reader = records_on(far, KEYS[::-1], encrypted)
         return [(head, data.tobytes()) for head, data in (reader.read(LIMIT) for _ in range(count))]
 
 
 PARTS = st.lists(st.tuples(st.binary(max_size=40), st.binary(max_size=300)), min_size=1, max_size=4)
+either = pytest.mark.parametrize("encrypted", [False, True])
 
 
-@given(PARTS)
-def test_what_was_written_is_read(parts: list[tuple[bytes, bytes]]) -> None:
-    assert read(b"".join(written(*parts)), len(parts)) == parts
+@either
+@given(parts=PARTS)
+def test_what_was_written_is_read(encrypted: bool, parts: list[tuple[bytes, bytes]]) -> None:
+    wire = b"".join(written(*parts, encrypted=encrypted))
+    assert read(wire, len(parts), encrypted) == parts
 
 
-@given(st.binary(max_size=40), st.binary(max_size=300), st.integers(0, 10**6), st.integers(1, 255))
-def test_no_byte_may_change(head: bytes, data: bytes, at: int, difference: int) -> None:
-    wire = bytearray(written((head, data))[0])
-    wire[at % len(wire)] ^= difference
+@either
+@given(head=st.binary(max_size=40), data=st.binary(max_size=300), at=st.integers(0, 10**6), by=st.integers(1, 255))
+def test_no_byte_may_change(encrypted: bool, head: bytes, data: bytes, at: int, by: int) -> None:
+    wire = bytearray(written((head, data), encrypted=encrypted)[0])
+    wire[at % len(wire)] ^= by
     with pytest.raises(TransferError):
-        read(bytes(wire))
+        read(bytes(wire), 1, encrypted)
 
 
-def test_none_may_be_repeated_left_out_or_moved() -> None:
-    one, two, three = written((b"1", b"x"), (b"2", b"y"), (b"3", b"z"))
+@either
+def test_none_may_be_repeated_left_out_or_moved(encrypted: bool) -> None:
+    one, two, three = written((b"1", b"x"), (b"2", b"y"), (b"3", b"z"), encrypted=encrypted)
     for wire, good in ((one + one, 1), (one + three, 1), (two + one, 0), (one + two + two, 2)):
-        read(wire, good)
+        read(wire, good, encrypted)
         with pytest.raises(TransferError, match="altered"):
-            read(wire, good + 1)
+            read(wire, good + 1, encrypted)
+
+
+def test_what_is_encrypted_cannot_be_read() -> None:
+    head, data = b"a head that is long enough", b"pages of somebody's prompt" * 4
+    (plain,), (secret,) = written((head, data)), written((head, data), encrypted=True)
+    assert head in plain
+    assert data in plain
+    assert not any(part in secret for part in (head, data, data[:8]))
+    assert len(secret) == len(plain) + TAG
 
 
 def test_a_record_that_says_it_is_long_is_not_waited_for() -> None:

@@ -107,6 +107,7 @@ def test_memory_is_kept_when_the_sender_never_lets_go(monkeypatch: pytest.Monkey
     monkeypatch.setattr(stream_link, "_KEPT", kept)
     memory = Memory()
     link, other = link_and_peer("sender", memory)
+    time.sleep(0.05)  # its threads wait for something to read and write
     link.close()
     wait_for(lambda: kept)
     wait_for(lambda: threading.active_count() == 1)

@@ -14,9 +14,11 @@ import httpx
 import psutil
 
 from trimaran import __version__
+from trimaran.cli.serve import launch_of
 from trimaran.engine.config import EngineConfig
 from trimaran.kernels.null import NullModel
 from trimaran.server.address import bind, url
+from trimaran.server.launch_pools import TwoPools
 from trimaran.server.options import ServeOptions
 from trimaran.server.run import Model, serve_on
 
@@ -33,6 +35,7 @@ class Running:
     ) -> None:
         """``certificate``: what the client shows, where the server asks for one."""
         self.code: int | None = None
+        self.launch = launch_of(options, engine)
         self._sock = bind("127.0.0.1", 0)
         self.url = url(self._sock, "http" if options.ssl_certfile is None else "https")
         verify: ssl.SSLContext | bool = False
@@ -52,7 +55,7 @@ class Running:
             self._loop, self._stops = asyncio.get_running_loop(), asyncio.Queue[signal.Signals]()
             self._begun.set()
             return await serve_on(
-                self._sock, options, Model(path, (NAME, "alias"), __version__), engine.to_json(), self._stops
+                self._sock, options, Model(path, (NAME, "alias"), __version__), self.launch, self._stops
             )
 
         try:
@@ -89,11 +92,22 @@ class Running:
         children = [child for child in psutil.Process().children() if "trimaran.engine.worker" in child.cmdline()]
         return max(children, key=lambda child: child.create_time())
 
-    def metric(self, name: str) -> float:
-        """The value of a metric, added up over its labels."""
+    def worker(self, role: str, number: int = 0) -> psutil.Process:
+        """The process of a pool's worker; fails while there is none."""
+        assert isinstance(self.launch, TwoPools)
+        assert self.launch.router is not None
+        pool = self.launch.router.prefill if role == "prefill" else self.launch.router.decode
+        process = pool.workers[number].link.process
+        assert process is not None, f"no process of {role} worker {number}"
+        return psutil.Process(process.pid)
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The value of a metric, added up over all labels but those given."""
         text = self.http.get("/metrics").text
         assert f"# TYPE {name.removesuffix('_count')} " in text, f"no metric {name}"
-        return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith((name + " ", name + "{")))
+        lines = [line for line in text.splitlines() if line.startswith((name + " ", name + "{"))]
+        wanted = [f'{label}="{value}"' for label, value in labels.items()]
+        return sum(float(line.split()[-1]) for line in lines if all(label in line for label in wanted))
 
     def pages(self) -> float:
         """Pages that may be taken."""

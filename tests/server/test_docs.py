@@ -14,6 +14,7 @@ from trimaran.base.sampling import SamplingParams
 from trimaran.server.metrics import Metrics
 from trimaran.server.openai.schema import ChatRequest, CompletionRequest
 from trimaran.server.options import ServeOptions
+from trimaran.server.pool_metrics import PoolMetrics
 
 NUMBERS = (int, float, int | None)
 DOC = (Path(__file__).parents[2] / "docs" / "server.md").read_text()
@@ -65,3 +66,19 @@ def test_ranges():
 def test_fields():
     fields = {*ChatRequest.model_fields, *CompletionRequest.model_fields} - {"stream_options"}
     assert {name for name in fields if f"`{name}`" not in DOC} == set()
+
+
+def test_options_and_metrics_of_pools():
+    metrics = Metrics()
+    shown = PoolMetrics(metrics.registry)
+    shown.load.labels("prefill", "0").set(1)
+    shown.retries.labels("EngineDiedError").inc()
+    exported = {
+        family.name + ("_total" if family.type == "counter" else ""): family.type
+        for family in metrics.registry.collect()
+        if family.name.startswith(("trimaran_router", "trimaran_handoff"))
+    }
+    doc = (Path(__file__).parents[2] / "docs" / "pools.md").read_text()
+    assert dict(re.findall(r"^\| `(trimaran_\w+)` \| (\w+) \|", doc, re.MULTILINE)) == exported
+    named = set(re.findall(r"`(--(?:pool|prefill|decode|timeout-queue|timeout-handoff)[a-z-]*)", doc))
+    assert named <= set(re.findall(r"`(--[a-z-]+)`", DOC)) | {"--no-pool-self-test"}

@@ -1,6 +1,7 @@
 """``trimaran serve`` as a user starts it: its flags, where options come from, and how it ends."""
 
 import dataclasses
+import importlib
 import os
 import re
 import signal
@@ -187,7 +188,8 @@ def test_every_option_is_read(byte_model):
 
     engine_config(Recorder(ServeOptions(executor="null")), byte_model, "x")
     source = "".join(path.read_text() for path in Path(server.__path__[0]).glob("*.py"))
-    source += Path(sys.modules["trimaran.cli.serve"].__file__).read_text()
+    for module in ("trimaran.cli.serve", "trimaran.cli.pools"):
+        source += Path(importlib.import_module(module).__file__).read_text()
     read |= set(re.findall(r"options\.(\w+)", source))
     assert {field.name for field in dataclasses.fields(ServeOptions)} <= read
 

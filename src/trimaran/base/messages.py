@@ -35,6 +35,7 @@ class Submit(msgspec.Struct, frozen=True, tag=True):
     priority: int = 0  # smaller runs first
     salt: str = ""  # prompts share cached pages only with prompts of the same salt
     session: str = ""  # a router keeps the requests of one session together; no engine asks
+    tenant: str = ""  # and shares its queue out among tenants
 
 
 class Embed(msgspec.Struct, frozen=True, tag=True):

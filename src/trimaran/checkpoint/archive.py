@@ -35,6 +35,15 @@ def extract_members(pieces: Sequence[tuple[Path, str]], target: Path, sha256: st
         raise
 
 
+def member_names(archive: Path) -> list[str]:
+    """The names of an archive's files; raises ``SourceError`` when it is damaged."""
+    try:
+        with zipfile.ZipFile(archive) as file:
+            return [info.filename for info in file.infolist() if not info.is_dir()]
+    except zipfile.BadZipFile as error:
+        raise SourceError(f"cannot read {archive.name}: {error}") from error
+
+
 def _append(archive: Path, member: str, sink: BinaryIO, sha: "hashlib._Hash") -> int:
     try:
         with zipfile.ZipFile(archive) as file:

@@ -4,6 +4,7 @@ Source: the hub's HTTP API: ``/api/models/REPO/revision/REV?blobs=true`` lists t
 ``/REPO/resolve/COMMIT/FILE`` serves one.
 """
 
+import re
 from pathlib import PurePosixPath
 from urllib.parse import quote
 
@@ -22,6 +23,7 @@ from trimaran.checkpoint.progress import megabytes
 from trimaran.checkpoint.source_spec import HubSource, Pins
 
 _TEXT_SUFFIXES = (".json", ".jinja", ".model", ".tiktoken")  # config, tokenizer, chat template
+_POOLING = re.compile(r"[0-9]+_Pooling/config\.json")  # of sentence-transformers
 _TEXT_NAMES = frozenset({"merges.txt", "vocab.txt"})
 
 
@@ -55,9 +57,9 @@ def pull_hub(text: str, source: HubSource, pins: Pins, connections: int = CONNEC
     with open_client() as client:
         listing = _list(client, source, headers)
         chosen = (
-            _parts(listing.siblings, source.file, source.repo)
+            _parts(listing.siblings, source.file, f"hf:{source.repo}")
             if source.file
-            else choose_files(source.repo, listing.siblings)
+            else choose_files(f"hf:{source.repo}", listing.siblings)
         )
         directory = cache.staging(text, listing.sha)
         demand_space(directory, sum(file.size or 0 for file in chosen))
@@ -67,7 +69,7 @@ def pull_hub(text: str, source: HubSource, pins: Pins, connections: int = CONNEC
             sha256 = pinned or (file.lfs.sha256 if file.lfs else None)
             url = f"{base}/{listing.sha}/{quote(file.rfilename)}"
             remote = Remote(url, sha256, file.lfs.size if file.lfs else file.size, headers)
-            files.append((remote, directory / PurePosixPath(file.rfilename).name))
+            files.append((remote, directory / flat_name(file.rfilename)))
         records = download_all(client, files, connections)
     ggufs = [record.name for record in records if record.name.endswith(".gguf")]
     return cache.publish(directory, text, records, main=ggufs[0] if ggufs else None, revision=listing.sha)
@@ -76,24 +78,31 @@ def pull_hub(text: str, source: HubSource, pins: Pins, connections: int = CONNEC
 def choose_files(repo: str, files: list[HubFile]) -> list[HubFile]:
     """Which files make the model: the safetensors with their config and tokenizer, else the only GGUF model there is.
 
-    Only the top directory counts; others hold copies in other formats. Raises ``SourceError`` when nothing fits.
+    ``repo`` names it in errors. Only the top directory counts, others hold copies in other formats, but for what says
+    how an encoder pools. Raises ``SourceError`` when nothing fits.
     """
+    pooling = [file for file in files if _POOLING.fullmatch(file.rfilename)]
     top = [file for file in files if "/" not in file.rfilename and "\\" not in file.rfilename]
     weights = [file for file in top if file.rfilename.endswith(".safetensors")]
     named = [file for file in weights if file.rfilename.startswith("model")]
     if weights:  # some repositories also hold the maker's own copy, as consolidated*.safetensors
-        return (named or weights) + [file for file in top if _is_text(file.rfilename)]
+        return [*(named or weights), *(file for file in top if _is_text(file.rfilename)), *pooling]
     ggufs = [file for file in top if file.rfilename.endswith(".gguf") and not is_later_part(file.rfilename)]
     if len(ggufs) == 1:
         return _parts(files, ggufs[0].rfilename, repo)
     if ggufs:
         choice = ", ".join(f"{file.rfilename} ({megabytes(file.size or 0)})" for file in ggufs)
-        raise SourceError(f"hf:{repo} holds several GGUF files; choose one with #FILE: {choice}")
+        raise SourceError(f"{repo} holds several GGUF files; choose one with #FILE: {choice}")
     if any(file.rfilename.endswith((".bin", ".pt", ".pth")) for file in top):
         raise SourceError(
-            f"hf:{repo} has only pickled weights, which can run code when loaded; look for a safetensors one"
+            f"{repo} has only pickled weights, which can run code when loaded; look for a safetensors one"
         )
-    raise SourceError(f"hf:{repo} has no .safetensors or .gguf file in its top directory")
+    raise SourceError(f"{repo} has no .safetensors or .gguf file in its top directory")
+
+
+def flat_name(name: str) -> str:
+    """What the cache, which has no folders, calls a file of a repository."""
+    return name.replace("/", "_") if _POOLING.fullmatch(name) else PurePosixPath(name).name
 
 
 def _list(client: httpx.Client, source: HubSource, headers: dict[str, str]) -> _Listing:
@@ -110,7 +119,7 @@ def _parts(files: list[HubFile], name: str, repo: str) -> list[HubFile]:
     names = part_names(name)
     if missing := [part for part in names if part not in found]:
         ggufs = ", ".join(file for file in found if file.endswith(".gguf")) or "none"
-        raise SourceError(f"hf:{repo} has no file {missing[0]!r}; its GGUF files: {ggufs}")
+        raise SourceError(f"{repo} has no file {missing[0]!r}; its GGUF files: {ggufs}")
     return [found[part] for part in names]
 
 

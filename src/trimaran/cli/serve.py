@@ -19,6 +19,7 @@ from trimaran.server.options import ServeOptions
 
 if TYPE_CHECKING:
     from trimaran.engine.config import EngineConfig
+    from trimaran.server.launch import Launch
 
 _FORMATS = {"auto": None, "bfloat16": "bf16", "float32": "fp32"}
 _ENGINE_NAMES = {
@@ -43,6 +44,7 @@ def _serve(config: Path | None, **flags: Any) -> None:
       trimaran serve smollm2
       trimaran serve smollm2 --port 9000 --max-model-len 2k --api-key "$KEY"
       trimaran serve ./model.gguf --served-model-name small --kv-cache-memory-bytes 2G
+      trimaran serve smollm2 --pools prefill=1,decode=1 --prefill-kv bf16 --decode-weights int4 --decode-kv fp8
       TRIMARAN_API_KEY=$KEY trimaran serve --config prod.yaml --host 0.0.0.0
 
     \b
@@ -72,9 +74,27 @@ def start(options: ServeOptions) -> int:
         logging.getLogger(chatty).setLevel(logging.WARNING)
     model = find_model(options.model, offline=options.offline)
     names = options.served_model_name or (model.name,)
-    engine = engine_config(options, model.path, names[0])
+    launch = launch_of(options, engine_config(options, model.path, names[0]))
     with _flag_names(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(run(options, Model(model.path, names, __version__), engine.to_json()))
+        return runner.run(run(options, Model(model.path, names, __version__), launch))
+
+
+def launch_of(options: ServeOptions, engine: "EngineConfig") -> "Launch":
+    """What starts ``engine``, or pools of engines like it; raises ``ConfigError`` naming flags."""
+    from trimaran.cli.pools import pool_counts, require_no_pools, worker_configs
+    from trimaran.server.launch import OneEngine
+    from trimaran.server.launch_pools import TwoPools
+
+    counts = pool_counts(options.pools)
+    if counts is None:
+        require_no_pools(options)
+        return OneEngine(engine.to_json())
+    return TwoPools(*worker_configs(options, engine, counts))
+
+
+def spelled(name: str) -> str | None:
+    """A format's own name for one that the user may write; None for ``auto``."""
+    return _FORMATS.get(name, name)
 
 
 def engine_config(options: ServeOptions, path: Path, name: str) -> "EngineConfig":
@@ -84,8 +104,7 @@ def engine_config(options: ServeOptions, path: Path, name: str) -> "EngineConfig
     from trimaran.engine.config import EngineConfig
     from trimaran.kernels.wide_layers import parse_layers
 
-    weights = _FORMATS.get(options.weight_format, options.weight_format)
-    kv = _FORMATS.get(options.kv_cache_dtype, options.kv_cache_dtype)
+    weights, kv = spelled(options.weight_format), spelled(options.kv_cache_dtype)
     more: dict[str, Any] = {"null": _null_model(options, path)} if options.executor == "null" else {}
     admitted = options.max_num_seqs + options.max_waiting  # the server counts at its door: all that it lets in fits
     with _flag_names():

@@ -45,6 +45,8 @@ def _read_modules(directory: Path, read: Read) -> tuple[Pooling, bool]:
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         raise UnsupportedError(f"{file} has the modules {', '.join(kinds)}; Transformer, Pooling, Normalize are known")
     path = directory / modules[1].path / "config.json"
+    if not path.exists():  # as the cache, which has no folders, calls it
+        path = directory / f"{modules[1].path}_config.json"
     if not path.resolve().is_relative_to(directory.resolve()):
         raise CheckpointError(f"{file} names {modules[1].path}, which is not inside the model's folder")
     values: dict[str, Any] = read_object(path, read)[0]

@@ -7,6 +7,7 @@ from msgspec import Meta
 
 from trimaran.base.errors import PeerError
 from trimaran.pools.layout import LayoutData, check_layouts
+from trimaran.pools.seals import ciphers
 from trimaran.pools.transfer import PROTOCOL, Number
 
 MAX_FRAME_BYTES = 1 << 30
@@ -24,6 +25,7 @@ class Hello(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     layout: LayoutData
     transports: Annotated[list[str], Meta(max_length=8)]
     frame_bytes: Annotated[int, Meta(ge=0, le=MAX_FRAME_BYTES)]  # most data of a frame that it takes; sender: 0
+    ciphers: Annotated[list[str], Meta(max_length=8)] = msgspec.field(default_factory=ciphers)
     protocol: int = PROTOCOL
 
 

@@ -1,6 +1,7 @@
 """Transports whose links begin on a socket: listening, connecting and meeting, on threads of their own."""
 
 import contextlib
+import ipaddress
 import logging
 import socket
 import threading
@@ -17,6 +18,7 @@ from trimaran.pools.hello import Hello
 from trimaran.pools.key import PoolKey
 from trimaran.pools.link import MEET_SECONDS, Link
 from trimaran.pools.records import Records
+from trimaran.pools.seals import AES
 from trimaran.pools.stream import Stream
 from trimaran.pools.stream_link import Met, StreamLink
 from trimaran.pools.wake import Wake
@@ -48,6 +50,7 @@ class SocketTransport(ABC):
 
     name: str
     carrier: Carrier | None = None  # None: pages go in the records
+    encrypts = False  # whether others could read what is under way
 
     def __init__(self, key: PoolKey) -> None:
         self._key = key
@@ -74,6 +77,10 @@ class SocketTransport(ABC):
         try:
             self.check_peer(connected)
             records, peer = meet(stream, self._key, hello, dialled=dialled, until=until)
+            if self.encrypts and AES in hello.ciphers and AES in peer.ciphers:
+                records.encrypt()
+            elif self.encrypts:
+                self.check_unencrypted(connected, peer)
             frame_bytes = peer.frame_bytes if dialled else hello.frame_bytes
             met = Met(records, peer, frame_bytes)
             if self.carrier is None:
@@ -93,6 +100,15 @@ class SocketTransport(ABC):
     @abstractmethod
     def open_connection(self, address: str, seconds: float) -> socket.socket:
         """A connected socket; raises ``TransferError``, within ``seconds``."""
+
+    def check_unencrypted(self, connected: socket.socket, peer: Hello) -> None:
+        """Says so, where it matters, when what should be encrypted cannot be."""
+        if not ipaddress.ip_address(connected.getpeername()[0].partition("%")[0]).is_loopback:
+            _log.warning(
+                "pages go to and from %s unencrypted, because one side has no cryptography 47 or newer: "
+                "pip install 'trimaran[encryption]' on both",
+                peer.name,
+            )
 
     def check_peer(self, connected: socket.socket) -> None:  # noqa: B027  # most have nothing to check
         """Raises ``PeerError`` when whoever is at the other end may not be there, whatever key it has."""

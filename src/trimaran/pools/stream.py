@@ -52,15 +52,12 @@ class Stream:
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_WR)
 
-    def drain(self, seconds: float) -> bool:
-        """Reads and drops until the other side has let go of the connection: True when it has, within ``seconds``."""
-        until, scrap = time.monotonic() + seconds, memoryview(bytearray(1 << 16))
-        try:
-            while self.when_readable(lambda: self.socket.recv_into(scrap), until):
+    def drain(self) -> None:
+        """Reads and drops until the other side has closed the connection, it broke, or ``shutdown`` was called."""
+        scrap = memoryview(bytearray(1 << 16))
+        with contextlib.suppress(TransferError):
+            while self.when_readable(lambda: self.socket.recv_into(scrap), None):
                 pass
-        except TransferError:  # broken, which is as good as closed, or too late, which is not
-            return time.monotonic() < until
-        return True
 
     def close(self) -> None:
         """When no thread uses it any more; idempotent."""

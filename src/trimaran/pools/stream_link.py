@@ -105,11 +105,22 @@ class StreamLink:
                 self._begin(meet())
             if met is not None:
                 met(self)
-            with self._failing():
-                if self._met is not None:
+            if self._met is not None:
+                with self._failing():
                     self._write_all(self._met)
+                self._wait_for_sender(self._met)
         finally:
             self._end_thread()
+
+    def _wait_for_sender(self, found: Met) -> None:
+        """Memory that the sender writes to by itself is given back when it has let go of the connection."""
+        if found.memory is None or not found.memory.one_sided:
+            return
+        with self._changed:
+            gone = self._changed.wait_for(lambda: self._threads == 1, STALL_SECONDS)
+        if not gone:
+            _KEPT.append(found.memory)  # for ever: it cannot be known when it would be safe to give back
+            found.records.stream.shutdown()
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
@@ -162,8 +173,8 @@ class StreamLink:
                         self._take(decode(head), data, found)
                     except msgspec.MsgspecError as error:
                         raise TransferError(f"the other side sent what is no message: {error}") from None
-            if found.memory is not None and found.memory.one_sided and not found.records.stream.drain(STALL_SECONDS):
-                _KEPT.append(found.memory)  # for ever: it cannot be known when it would be safe to give back
+            if found.memory is not None and found.memory.one_sided:
+                found.records.stream.drain()  # until the sender has let go, or is waited for no longer
         finally:
             self._end_thread()
 
@@ -250,6 +261,7 @@ class StreamLink:
         with self._changed:
             self._threads -= 1
             last = self._threads == 0
+            self._changed.notify_all()
         if last and self._met is not None:
             self._met.records.stream.close()
             if self._met.writer is not None:

@@ -1,6 +1,4 @@
-"""Links over TCP, for engines on different hosts. Everything is authenticated, nothing is encrypted: networks that
-others can read want a tunnel below it (docs/pools.md).
-"""
+"""Links over TCP, for engines on different hosts: authenticated always, encrypted where both have ``cryptography``."""
 
 import contextlib
 import socket
@@ -18,6 +16,7 @@ class TcpTransport(SocketTransport):
     """Pages go in the records themselves."""
 
     name = "tcp"
+    encrypts = True
 
     def open_listening(self, address: str | None) -> tuple[socket.socket, str]:
         host, port = split_address(address or LOOPBACK)

@@ -12,13 +12,15 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
-from trimaran.base.errors import TrimaranError
+from trimaran.base.errors import TrimaranError, UnsupportedError
 from trimaran.server import errors, metrics
 from trimaran.server.connection import while_connected
 from trimaran.server.dataplane import DataPlane, Run
+from trimaran.server.embedding import EmbeddingPlane
 from trimaran.server.guards import ARRIVED, TENANT, Admit, LimitTenants, Observe, ReadBody
 from trimaran.server.json_route import JsonRoute
-from trimaran.server.openai import chat, chat_events, completions
+from trimaran.server.openai import chat, chat_events, completions, embeddings
+from trimaran.server.openai.embeddings import EmbeddingRequest
 from trimaran.server.openai.identity import Identity, ModelCard
 from trimaran.server.openai.schema import ChatRequest, CompletionRequest, Generate
 from trimaran.server.openai.sse import Events, EventStream
@@ -31,6 +33,7 @@ log = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 
+LONG_SESSION = 256  # characters of x-session-affinity that count
 LONG_TEXT = 16_384  # bytes of body above which tokenising leaves the event loop to a thread; one at a time, since
 # megabytes of text take hundreds of megabytes meanwhile
 
@@ -58,6 +61,15 @@ class Service:
 
 
 @dataclass(frozen=True)
+class EmbeddingService:
+    """The same of an encoder."""
+
+    plane: EmbeddingPlane
+    card: ModelCard
+    version: Version
+
+
+@dataclass(frozen=True)
 class Access:
     """Who may ask, and how much at once."""
 
@@ -67,12 +79,16 @@ class Access:
     body_seconds: float = 30.0
 
 
-def create_app(service: Service, access: Access) -> ASGIApp:
+def create_app(service: Service | EmbeddingService, access: Access) -> ASGIApp:
     """The complete ASGI application of one server."""
     # No documentation pages: they would load scripts from elsewhere. /openapi.json has the same content.
     app = FastAPI(title="Trimaran", version=service.version.version, docs_url=None, redoc_url=None)
     app.router.route_class = JsonRoute
-    _add_openai(app, service)  # first: routes are tried in order
+    if isinstance(service, Service):  # first: routes are tried in order
+        _add_openai(app, service)
+    else:
+        _add_embeddings(app, service)
+    _add_models(app, service.card)
     _add_probes(app, service)
     _add_errors(app)
     describe(app, Version)
@@ -87,7 +103,7 @@ def _json(value: msgspec.Struct, headers: dict[str, str] | None = None) -> Respo
     return Response(msgspec.json.encode(value), media_type="application/json", headers=headers)
 
 
-def _add_probes(app: FastAPI, service: Service) -> None:
+def _add_probes(app: FastAPI, service: Service | EmbeddingService) -> None:
     @app.get("/health")
     async def health() -> Response:
         """200 while the process serves HTTP, whatever the engine does."""
@@ -117,7 +133,9 @@ def _add_openai(app: FastAPI, service: Service) -> None:
     async def chat_completions(request: Request, body: ChatRequest) -> Response:
         identity = _identity("chatcmpl", request, body)
         asked = await _tokenised(request, alone, chat.ask, body, service.template, service.formats, plane)
-        run = plane.open(asked.generation, arrived=request.scope[ARRIVED], tenant=request.scope[TENANT])
+        run = plane.open(
+            asked.generation, arrived=request.scope[ARRIVED], tenant=request.scope[TENANT], session=_session(request)
+        )
         if body.stream:
             return _stream(run, chat_events.Events(run, body, asked, identity, plane), identity)
         return await _whole(request, chat.whole(run, body, asked, identity, plane), identity)
@@ -126,24 +144,62 @@ def _add_openai(app: FastAPI, service: Service) -> None:
     async def text_completions(request: Request, body: CompletionRequest) -> Response:
         identity = _identity("cmpl", request, body)
         generation = await _tokenised(request, alone, completions.generation, body, plane)
-        run = plane.open(generation, arrived=request.scope[ARRIVED], tenant=request.scope[TENANT])
+        run = plane.open(
+            generation, arrived=request.scope[ARRIVED], tenant=request.scope[TENANT], session=_session(request)
+        )
         if body.stream:
             return _stream(run, completions.Events(run, body, identity, plane), identity)
         return await _whole(request, completions.whole(run, body, identity, plane), identity)
 
-    @app.get("/v1/models")
-    async def list_models() -> Response:
-        return _json(service.card.list())
-
-    @app.get("/v1/models/{model:path}")
-    async def show_model(model: str) -> Response:
-        return _json(service.card.entry(model))
+    @app.post("/v1/embeddings")
+    async def no_vectors(request: Request, body: EmbeddingRequest) -> Response:  # noqa: ARG001, as every JsonRoute
+        service.card.require(body.model)
+        raise UnsupportedError(f"{body.model} makes text, and no vectors; an encoder has /v1/embeddings")
 
     def _identity(prefix: str, request: Request, body: Generate) -> Identity:
         identity = service.card.identity(prefix, body.model)
         if labels := body.labels:
             log.debug("%s on %s: %r", identity.id, request.url.path, labels)
         return identity
+
+
+def _add_embeddings(app: FastAPI, service: EmbeddingService) -> None:
+    plane = service.plane
+    alone = asyncio.Lock()
+
+    @app.post("/v1/embeddings")
+    async def make_embeddings(request: Request, body: EmbeddingRequest) -> Response:
+        identity = service.card.identity("embd", body.model)
+        texts = await _tokenised(request, alone, embeddings.token_ids, body, plane.tokenizer)
+        arrived, tenant = request.scope[ARRIVED], request.scope[TENANT]
+        work = embeddings.answer(body, texts, plane, identity, arrived=arrived, tenant=tenant)
+        return await _whole(request, work, identity)
+
+    @app.post("/v1/chat/completions")
+    async def no_chat(request: Request, body: ChatRequest) -> Response:  # noqa: ARG001, as every JsonRoute
+        raise _no_text(body.model)
+
+    @app.post("/v1/completions")
+    async def no_completions(request: Request, body: CompletionRequest) -> Response:  # noqa: ARG001, as every JsonRoute
+        raise _no_text(body.model)
+
+    def _no_text(model: str) -> UnsupportedError:
+        service.card.require(model)
+        return UnsupportedError(f"{model} makes vectors of texts, and no text: it has /v1/embeddings alone")
+
+
+def _add_models(app: FastAPI, card: ModelCard) -> None:
+    @app.get("/v1/models")
+    async def list_models() -> Response:
+        return _json(card.list())
+
+    @app.get("/v1/models/{model:path}")
+    async def show_model(model: str) -> Response:
+        return _json(card.entry(model))
+
+
+def _session(request: Request) -> str:
+    return request.headers.get("x-session-affinity", "")[:LONG_SESSION]
 
 
 async def _tokenised(

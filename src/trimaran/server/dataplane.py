@@ -71,14 +71,14 @@ class DataPlane(Admission):
         self.tokenizer = tokenizer
         self.limits = limits
 
-    def open(self, generation: Generation, *, arrived: float, tenant: Tenant) -> "Run":
+    def open(self, generation: Generation, *, arrived: float, tenant: Tenant, session: str = "") -> "Run":
         """Checks what ``tenant`` asked at ``time.perf_counter()`` = ``arrived``; raises ``RequestError``.
 
         The result is an async context manager. Entering it admits the request, or raises ``QueueFullError``,
         ``DrainingError`` or ``EngineDiedError``; leaving it cancels whatever still runs.
         """
         self._check(generation)
-        return Run(self, self.link, generation, arrived, tenant)
+        return Run(self, self.link, generation, arrived, tenant, session)
 
     def _check(self, generation: Generation) -> None:
         sampling, limits = generation.sampling, self.limits
@@ -118,7 +118,15 @@ class DataPlane(Admission):
 class Run:
     """One admitted request. ``deliver`` or ``collect`` runs it; ``usage`` is complete after that."""
 
-    def __init__(self, plane: DataPlane, link: Backend, generation: Generation, arrived: float, tenant: Tenant) -> None:
+    def __init__(
+        self,
+        plane: DataPlane,
+        link: Backend,
+        generation: Generation,
+        arrived: float,
+        tenant: Tenant,
+        session: str,
+    ) -> None:
         sampling = generation.sampling
         self.usage = Usage(prompt=sum(map(len, generation.prompts)))
         self._plane = plane
@@ -136,7 +144,8 @@ class Run:
         for prompt in generation.prompts:
             for one in fan_out(sampling):
                 index = len(self._submits)
-                self._submits.append(Submit(f"{stem}-{index}", prompt, one, generation.priority, salt))
+                name = f"{stem}-{index}"
+                self._submits.append(Submit(name, prompt, one, generation.priority, salt, session, tenant.name))
                 self._choices[self._submits[-1].id] = Choice(
                     index, plane.tokenizer, sampling, message=generation.message
                 )

@@ -19,6 +19,8 @@ from trimaran.base.messages import (
     Beat,
     Cancel,
     Deviated,
+    Embed,
+    Embedded,
     Failed,
     FromEngine,
     Handed,
@@ -98,7 +100,7 @@ class EngineLink:
         self._restarts = Restarts(policy)
         self.lost: asyncio.Future[errors.TrimaranError] = asyncio.get_running_loop().create_future()  # set on giving up
         self._launch = launch
-        self._process: EngineProcess | None = None
+        self.process: EngineProcess | None = None
         self._why_down = ""
         self._deviated = ""  # why an engine that runs is not trusted
         self._stopping = False
@@ -115,12 +117,12 @@ class EngineLink:
     @property
     def up(self) -> bool:
         """Whether there is a process that is trusted."""
-        return self._process is not None and not self._deviated
+        return self.process is not None and not self._deviated
 
-    def submit(self, requests: Iterable[Submit | Admit | Prefill], listener: Listener[Any]) -> None:
+    def submit(self, requests: Iterable[Submit | Embed | Admit | Prefill], listener: Listener[Any]) -> None:
         """Sends requests whose messages go to ``listener``; raises ``EngineDiedError`` while there is no engine,
         ``CanaryError`` once it is not trusted any more."""
-        if self._process is None:
+        if self.process is None:
             raise errors.EngineDiedError(self._why_down)
         if self._deviated:
             raise errors.CanaryError(self._deviated)
@@ -136,19 +138,19 @@ class EngineLink:
 
     def trouble(self) -> str | None:
         """Why no token can be made now, or ``None`` when the engine has made one and its loop is turning."""
-        if self._process is None:
+        if self.process is None:
             return self._why_down
         if self._deviated:
             return self._deviated
-        if (silent := self._process.silent_for) > SILENT_SECONDS:
+        if (silent := self.process.silent_for) > SILENT_SECONDS:
             return f"the {self._name} has not answered for {silent:.0f} s"
         return None
 
     async def stop(self, deadline: float) -> None:
         """Lets sequences finish for ``deadline`` seconds, cancels the rest and ends the process."""
         self._stopping = True
-        if self._process is not None:
-            await self._process.stop(deadline)
+        if self.process is not None:
+            await self.process.stop(deadline)
         else:
             self._supervising.cancel()  # it waits between two processes, or for one to start
         self._sending.cancel()
@@ -170,13 +172,13 @@ class EngineLink:
             self.lost.set_result(errors.EngineDiedError(why))
 
     def _up(self, process: EngineProcess) -> None:
-        self._process = process
+        self.process = process
         self._deviated = ""
         self.metrics.started()
         self.changed()
 
     def _down(self, why: str) -> None:
-        self._process = None
+        self.process = None
         self._why_down = why
         self.metrics.ended()
         self._outbox.clear()
@@ -225,10 +227,10 @@ class EngineLink:
 
     def _deliver(self, batch: list[FromEngine]) -> None:
         """Hands a batch out, one call a listener."""
-        mail: dict[Listener[Any], list[Tokens | Failed | Admitted | Handed]] = {}
+        mail: dict[Listener[Any], list[Tokens | Embedded | Failed | Admitted | Handed]] = {}
         for message in batch:
             match message:
-                case Tokens() | Failed() | Admitted() | Handed():
+                case Tokens() | Embedded() | Failed() | Admitted() | Handed():
                     listener = self._listeners.get(message.id)
                     if listener is None:
                         continue  # cancelled: the end crossed our Cancel
@@ -248,7 +250,7 @@ class EngineLink:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(WATCH_SECONDS)
-            process = self._process
+            process = self.process
             if process is not None and process.silent_for > self._patience:
                 log.error("the %s has not answered for %.0f s; ending it", self._name, process.silent_for)
                 process.kill()
@@ -258,10 +260,12 @@ class EngineLink:
             await self._posted.wait()
             self._posted.clear()
             messages, self._outbox = self._outbox, []
-            if messages and self._process is not None:
+            if messages and self.process is not None:
                 with contextlib.suppress(errors.EngineDiedError):  # the receiving side reports it
-                    await self._process.send(*messages)
+                    await self.process.send(*messages)
 
 
-def _ends(message: Tokens | Failed | Admitted | Handed) -> bool:
-    return isinstance(message, Failed | Handed) or (isinstance(message, Tokens) and message.finish is not None)
+def _ends(message: Tokens | Embedded | Failed | Admitted | Handed) -> bool:
+    return isinstance(message, Embedded | Failed | Handed) or (
+        isinstance(message, Tokens) and message.finish is not None
+    )

@@ -14,7 +14,7 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
-from trimaran.server.dataplane import DataPlane
+from trimaran.server.admission import Admission
 from trimaran.server.engine import Backend
 from trimaran.server.http import HttpProtocol
 
@@ -69,7 +69,7 @@ class _HttpServer(uvicorn.Server):
 async def serve_until_stopped(
     app: ASGIApp,
     sock: socket.socket,
-    plane: DataPlane,
+    plane: Admission,
     link: Backend,
     stops: asyncio.Queue[Signals],
     how: Listening,

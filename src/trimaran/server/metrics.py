@@ -3,6 +3,8 @@
 Histograms are observed where the client sees the event: at the server's socket.
 """
 
+from functools import cached_property
+
 from prometheus_client import CollectorRegistry, Counter, disable_created_metrics, generate_latest
 
 from trimaran.server.engine_metrics import EngineMetrics
@@ -52,7 +54,11 @@ class Metrics:
             buckets=_SECONDS,
             registry=registry,
         )
-        self.engine = EngineMetrics(registry)
+
+    @cached_property
+    def engine(self) -> EngineMetrics:
+        """Those of the engine, where there is one and no pools."""
+        return EngineMetrics(self.registry)
 
     def text(self) -> bytes:
         """The exposition; ``CONTENT_TYPE`` is its media type."""

@@ -34,6 +34,7 @@ KV_SPELLINGS = (
 _CODES = ("int8", "fp8", "int4", "int4z", "codebook4", "codebook3")
 WEIGHT_SPELLINGS = ("auto", "bf16", "bfloat16", "fp32", "float32", *_CODES)
 RESTARTS = ("on-failure", "never")
+TRANSPORTS = ("shm", "tcp")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -143,6 +144,38 @@ class ServeOptions:
         None,
         "the most that packed weights, which the next start need not pack, may take of the disk; 0: none; default 64G",
         metavar="BYTES",
+    )
+
+    pools: str = option(
+        "none",
+        "worker processes that prefill and that decode, such as prefill=1,decode=1; none: one engine does both",
+        metavar="COUNTS",
+    )
+    prefill_weights: str | None = option(
+        None, "how prefill workers hold weights; default: as --weight-format", choices=WEIGHT_SPELLINGS
+    )
+    prefill_kv: str | None = option(
+        None, "how prefill workers hold keys and values; default: as --kv-cache-dtype", choices=KV_SPELLINGS
+    )
+    prefill_threads: NotNegative = option(
+        0, "compute threads of each prefill worker; 0: its share of the cores", metavar="N"
+    )
+    decode_weights: str | None = option(
+        None, "how decode workers hold weights; default: as --weight-format", choices=WEIGHT_SPELLINGS
+    )
+    decode_kv: str | None = option(
+        None, "how decode workers hold keys and values; default: as --kv-cache-dtype", choices=KV_SPELLINGS
+    )
+    decode_threads: NotNegative = option(
+        0, "compute threads of each decode worker; 0: its share of the cores", metavar="N"
+    )
+    pool_transport: str = option("shm", "how pages go from prefill to decode workers", choices=TRANSPORTS)
+    pool_self_test: bool = option(True, "hold a prompt that went through both pools against one worker's, at the start")
+    timeout_queue: Seconds = option(
+        300.0, "seconds that a request may wait for workers of both pools before it gets 429", metavar="SECONDS"
+    )
+    timeout_handoff: Seconds = option(
+        60.0, "seconds for a prompt to be computed and handed over, with pools", metavar="SECONDS"
     )
 
     max_connections: Positive = option(2048, "connections at once; more get 503", metavar="N")

@@ -24,7 +24,7 @@ from trimaran.base.failures import error_of, failure_of
 from trimaran.base.messages import Admit, Admitted, Failed, Handed, Prefill, Submit, Tokens
 from trimaran.pools.affinity import page_keys
 from trimaran.pools.fair import FairQueue
-from trimaran.server.engine import Listener
+from trimaran.server.engine import EngineLink, Listener
 from trimaran.server.pool_metrics import PoolMetrics
 from trimaran.server.workers import Pool
 
@@ -106,8 +106,8 @@ class Router:
 
     def __init__(self, prefill: Pool, decode: Pool, deadlines: Deadlines, metrics: PoolMetrics) -> None:
         self.lost: asyncio.Future[errors.TrimaranError] = asyncio.get_running_loop().create_future()
-        self._prefill = prefill
-        self._decode = decode
+        self.prefill = prefill
+        self.decode = decode
         self._deadlines = deadlines
         self._metrics = metrics
         self._page_size = decode.workers[0].started.page_size
@@ -121,15 +121,26 @@ class Router:
         self._watching = asyncio.create_task(self._watch())
 
     def submit(self, requests: Iterable[Submit], listener: Listener[Tokens | Failed]) -> None:
-        for pool in (self._prefill, self._decode):
+        for pool in (self.prefill, self.decode):
             if not any(worker.link.up for worker in pool.workers):
                 raise errors.EngineDiedError(pool.trouble() or f"the {pool.role} pool has no worker")
         until = time.monotonic() + self._deadlines.queue
         for request in requests:
             keys = page_keys(request.prompt, self._page_size, request.salt)
             routed = self._routed[request.id] = _Routed(request, listener, keys, until)
-            self._queue.push(routed, request.salt, len(request.prompt), request.priority)
+            self._queue.push(routed, request.tenant, len(request.prompt), request.priority)
         self._dispatch()
+
+    def submit_to(self, request: Submit, listener: Listener[Tokens | Failed], prefill: int, decode: int) -> None:
+        """As ``submit``, by the workers of these numbers at the first attempt."""
+        keys = page_keys(request.prompt, self._page_size, request.salt)
+        routed = self._routed[request.id] = _Routed(request, listener, keys, 0.0)
+        self._attempt(routed, prefill, decode)
+
+    @property
+    def links(self) -> list[EngineLink]:
+        """Those to all workers."""
+        return [worker.link for pool in (self.prefill, self.decode) for worker in pool.workers]
 
     def cancel(self, ids: Iterable[str]) -> None:
         for id_ in ids:
@@ -138,20 +149,19 @@ class Router:
         self._dispatch()
 
     def trouble(self) -> str | None:
-        return self._prefill.trouble() or self._decode.trouble()
+        return self.prefill.trouble() or self.decode.trouble()
 
     async def stop(self, deadline: float) -> None:
         self._watching.cancel()
-        links = [worker.link for pool in (self._prefill, self._decode) for worker in pool.workers]
-        await asyncio.gather(self._watching, *(link.stop(deadline) for link in links), return_exceptions=True)
+        await asyncio.gather(self._watching, *(link.stop(deadline) for link in self.links), return_exceptions=True)
 
     def _dispatch(self) -> None:
         """Starts attempts in order, as long as the first in the queue finds a worker of each pool."""
         while (routed := self._queue.peek()) is not None:
             request = routed.request
             last = self._sessions.get(request.session, (None, None)) if request.session else (None, None)
-            prefill = self._prefill.choose(len(request.prompt), routed.keys, last[0])
-            decode = self._decode.choose(_context(request), routed.keys, last[1])
+            prefill = self.prefill.choose(len(request.prompt), routed.keys, last[0])
+            decode = self.decode.choose(_context(request), routed.keys, last[1])
             if prefill is None or decode is None:
                 break
             self._queue.remove(routed)
@@ -164,12 +174,12 @@ class Router:
         transfer = request.id if routed.attempts == 1 else f"{request.id}~{routed.attempts}"
         until = time.monotonic() + self._deadlines.admission
         attempt = routed.attempt = _Attempt(routed, transfer, prefill, decode, until)
-        origin = self._prefill.workers[prefill].started.identity
-        self._prefill.take(prefill, transfer, len(request.prompt))
-        self._decode.take(decode, transfer, _context(request))
+        origin = self.prefill.workers[prefill].started.identity
+        self.prefill.take(prefill, transfer, len(request.prompt))
+        self.decode.take(decode, transfer, _context(request))
         admit = Admit(structs.replace(request, id=transfer), origin, self._deadlines.handoff)
         ear = _Ear(attempt, self._decode_said, self._attempt_failed)
-        self._decode.workers[decode].link.submit([admit], ear)
+        self.decode.workers[decode].link.submit([admit], ear)
 
     def _decode_said(self, attempt: _Attempt, messages: list[Said]) -> None:
         routed = attempt.routed
@@ -204,7 +214,7 @@ class Router:
         prefill = Prefill(structs.replace(request, id=attempt.transfer, sampling=sampling), admitted.ticket)
         try:
             ear = _Ear(attempt, self._prefill_said, self._prefill_lost)
-            self._prefill.workers[attempt.prefill].link.submit([prefill], ear)
+            self.prefill.workers[attempt.prefill].link.submit([prefill], ear)
         except errors.EngineDiedError as error:
             self._attempt_failed(attempt, error)
 
@@ -212,7 +222,7 @@ class Router:
         """The first token has come."""
         attempt.stage = Stage.DECODING
         request = attempt.routed.request
-        self._decode.remember(attempt.decode, attempt.routed.keys)
+        self.decode.remember(attempt.decode, attempt.routed.keys)
         if request.session:
             self._sessions[request.session] = attempt.prefill, attempt.decode
             self._sessions.move_to_end(request.session)
@@ -223,8 +233,8 @@ class Router:
         for message in messages:
             match message:
                 case Handed():
-                    self._prefill.give_back(attempt.prefill, attempt.transfer)
-                    self._prefill.remember(attempt.prefill, attempt.routed.keys)
+                    self.prefill.give_back(attempt.prefill, attempt.transfer)
+                    self.prefill.remember(attempt.prefill, attempt.routed.keys)
                     self._metrics.handed(message)
                     self._dispatch()
                 case Failed() if attempt.stage is not Stage.DECODING:
@@ -232,7 +242,7 @@ class Router:
 
     def _prefill_lost(self, attempt: _Attempt, error: errors.TrimaranError) -> None:
         """The prefill worker has died, which no longer matters once the decode worker has begun."""
-        self._prefill.give_back(attempt.prefill, attempt.transfer)
+        self.prefill.give_back(attempt.prefill, attempt.transfer)
         if attempt.stage is not Stage.DECODING:
             self._attempt_failed(attempt, error)
 
@@ -260,7 +270,7 @@ class Router:
             self._queue.remove(routed)
             return
         attempt.stage = Stage.OVER
-        for pool, worker in ((self._decode, attempt.decode), (self._prefill, attempt.prefill)):
+        for pool, worker in ((self.decode, attempt.decode), (self.prefill, attempt.prefill)):
             pool.give_back(worker, attempt.transfer)
             pool.workers[worker].link.cancel([attempt.transfer])
 
@@ -291,7 +301,7 @@ class Router:
                     self._end(routed, self._too_late())
                 elif attempt is not None and attempt.stage is not Stage.DECODING and now > attempt.until:
                     self._attempt_failed(attempt, errors.TransferError(f"a request was too long {attempt.stage.value}"))
-            for pool in (self._prefill, self._decode):
+            for pool in (self.prefill, self.decode):
                 for number, worker in enumerate(pool.workers):
                     self._metrics.load.labels(pool.role, str(number)).set(worker.tokens)
             self._dispatch()

@@ -10,23 +10,25 @@ import logging
 import socket
 import sys
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGINT, Signals
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from trimaran.base.messages import Started
-from trimaran.host.process import EngineProcess
 from trimaran.server.address import bind, is_loopback, stop_signals, url
 from trimaran.server.descriptors import room_for
 from trimaran.server.keys import read_keys
+from trimaran.server.launch import Launch
 from trimaran.server.options import ServeOptions
 from trimaran.server.tenants import TenantLimits, Tenants
 from trimaran.server.tls import tls_context
 
 if TYPE_CHECKING:
-    from trimaran.server.assembly import Text
+    from trimaran.server.assembly import EncoderText, Text
+
+    AnyText = Text | EncoderText
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -41,17 +43,17 @@ class Model:
     version: str
 
 
-async def run(options: ServeOptions, model: Model, engine: Mapping[str, Any]) -> int:
+async def run(options: ServeOptions, model: Model, launch: Launch) -> int:
     """Serves ``model`` until SIGTERM or SIGINT; returns the exit code.
 
-    ``engine`` is the engine process's configuration. Raises a ``TrimaranError`` when the server cannot start.
+    Raises a ``TrimaranError`` when the server cannot start.
     """
     with bind(options.host, options.port) as sock, stop_signals() as stops:
-        return await serve_on(sock, options, model, engine, stops)
+        return await serve_on(sock, options, model, launch, stops)
 
 
 async def serve_on(
-    sock: socket.socket, options: ServeOptions, model: Model, engine: Mapping[str, Any], stops: asyncio.Queue[Signals]
+    sock: socket.socket, options: ServeOptions, model: Model, launch: Launch, stops: asyncio.Queue[Signals]
 ) -> int:
     """As ``run``, on a bound socket and until ``stops`` yields (``listen.py`` says what a second item does)."""
     begun = time.monotonic()
@@ -62,27 +64,26 @@ async def serve_on(
     address = url(sock, "http" if tls is None else "https")
     if not is_loopback(sock) and not keys:
         log.warning("ANYBODY who reaches %s may use this server: set --api-key or listen on 127.0.0.1", address)
-    process = EngineProcess(engine)
-    loaded = await _unless_stopped(stops, _load(process, model.path, options))
+    loaded = await _unless_stopped(stops, _load(launch, model.path, options))
     if isinstance(loaded, Signals):
         log.info("stopped before it was ready")
         return 130 if loaded == SIGINT else 0  # for a shell, Ctrl-C before there was anything to stop is a failure
     started, text = loaded
 
     from trimaran.server.assembly import assemble
-    from trimaran.server.engine import EngineLink
     from trimaran.server.listen import Listening, serve_until_stopped
     from trimaran.server.metrics import Metrics
-    from trimaran.server.restarts import RestartPolicy
 
-    policy = RestartPolicy(options.restart, options.restart_limit, options.restart_stable)
     metrics = Metrics()
-    link = EngineLink(process, lambda: EngineProcess(engine), metrics.engine, options.timeout_engine, policy)
+    link = launch.connect(options, metrics)
     try:
+        stopped = await _unless_stopped(stops, launch.check(options, text.tokenizer))
+        if isinstance(stopped, Signals):
+            return 130 if stopped == SIGINT else 0
         app, plane = assemble(options, tenants, model.names, model.version, link, metrics, started, text)
         gc.freeze()  # all this stays: no collection need look at it again, which would take 10 ms in mid-stream
         seconds = time.monotonic() - begun
-        metrics.engine.start_took(started.phases, seconds)
+        launch.took(seconds)
         sock.listen()  # so that whoever reads the next line may connect at once
         print(_ready_line(model, address, seconds, started), file=sys.stderr, flush=True)
         how = Listening(
@@ -97,10 +98,10 @@ async def serve_on(
         await link.stop(0.0)
 
 
-async def _load(process: EngineProcess, path: Path, options: ServeOptions) -> "tuple[Started, Text]":
+async def _load(launch: Launch, path: Path, options: ServeOptions) -> "tuple[Started, AnyText]":
     loading = asyncio.create_task(asyncio.to_thread(_load_text, path, options))
     try:
-        started = await process.start()
+        started = await launch.start()
     except BaseException:
         loading.cancel()
         raise
@@ -109,11 +110,11 @@ async def _load(process: EngineProcess, path: Path, options: ServeOptions) -> "t
         text.require(started)
         return started, text
     except BaseException:
-        await process.stop(0.0)
+        await launch.stop()
         raise
 
 
-def _load_text(path: Path, options: ServeOptions) -> "Text":
+def _load_text(path: Path, options: ServeOptions) -> "AnyText":
     from trimaran.checkpoint.verify import Verification, text_files
     from trimaran.server.assembly import load_text
 
@@ -140,7 +141,7 @@ def _ready_line(model: Model, address: str, seconds: float, started: Started) ->
         f"ready in {seconds:.1f} s",
         f"{started.executor} executor, {started.isa}, {started.threads} thread" + ("s" if started.threads != 1 else ""),
         f"weights {started.weight_format}, {started.weight_bytes / 1e6:.0f} MB",
-        f"KV {started.kv_format}, {_pages(started)}",
+        f"KV {started.kv_format}, {_pages(started)}" if started.pages else f"vectors of {started.embedding_width}",
         f"context {started.context}",
     )
     return f"Trimaran {model.version} serves {model.names[0]} on {address}/v1 ({'; '.join(facts)})"

@@ -9,18 +9,29 @@ from pathlib import Path
 import tokenizers
 
 from trimaran.base.errors import CheckpointError, RequestError
+from trimaran.checkpoint import Checkpoint
+from trimaran.checkpoint.json_file import Read
 
 ARCHITECTURES = frozenset({"BertModel"})  # of models that make a vector of a text
+
+
+def is_encoder(checkpoint: Checkpoint) -> bool:
+    """Whether a model makes vectors of texts, by what its files call its architecture."""
+    names = checkpoint.metadata.get("architectures") if checkpoint.kind == "safetensors" else None
+    return isinstance(names, list) and names[:1] != [] and names[0] in ARCHITECTURES
 
 
 class EncoderTokenizer:
     """Texts to token ids. Safe to use from several threads."""
 
-    def __init__(self, directory: Path) -> None:
-        """Raises ``CheckpointError`` when the model in ``directory`` has no ``tokenizer.json``, or a damaged one."""
-        path = directory / "tokenizer.json"
+    def __init__(self, path: Path, read: Read = Path.read_bytes) -> None:
+        """From a ``tokenizer.json``; raises ``CheckpointError`` when there is none, or a damaged one."""
         try:
-            core = tokenizers.Tokenizer.from_buffer(path.read_bytes())
+            data = read(path)
+        except OSError as error:
+            raise CheckpointError(f"cannot read {path}: {error.strerror}") from error
+        try:
+            core = tokenizers.Tokenizer.from_buffer(data)
         except BaseException as error:  # what the library raises is not typed, and where it panics no Exception
             if isinstance(error, Exception) or type(error).__name__ == "PanicException":
                 raise CheckpointError(f"{path} cannot be read: {error}") from error

@@ -18,6 +18,7 @@ CASE_SECONDS = 120.0  # far above all of the server's own time limits
 FLAGS = (
     "--executor", "null", "--max-model-len", "8192", "--max-num-seqs", "8", "--kv-cache-memory-bytes", "64M",
     "--timeout-body", "3", "--timeout-keep-alive", "2", "--max-body-bytes", "100000",
+    "--tool-call-parser", "hermes",
 )  # fmt: skip
 GROWTH = 256 << 20  # bytes that server and engine may take more at the end than after the first requests
 METHODS = ("GET", "POST", "PUT", "OPTIONS", "HEAD", "DELETE", "PATCH", "X")

@@ -15,6 +15,7 @@ HIDDEN, INNER, HEADS, KV_HEADS, HEAD_DIM = 64, 96, 2, 1, 32
 CONTROL = ("<|im_start|>", "<|im_end|>", "<bos>")
 MERGES = ("h e", "l l", "he ll", "Ġ w")
 TEMPLATE = (
+    "{% if tools %}{{ tools | tojson }}{% endif %}"
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] | trim }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )

@@ -40,6 +40,35 @@ FIELDS: dict[str, Any] = {  # what ``mix`` leaves out, at values that mean somet
     "best_of": 1,
     "suffix": "x",
 }
+SCHEMAS: tuple[Any, ...] = (  # that are right, or nearly, and large when they are followed to the end
+    SCHEMA,
+    {"$ref": "#"},
+    {"$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/a"}]}}, "$ref": "#/$defs/a"},
+    {"$defs": {"a": {"type": "array", "items": {"$ref": "#/$defs/a"}}}, "$ref": "#/$defs/a"},
+    {"type": "array", "items": {"type": "integer"}, "minItems": 100_000, "maxItems": 10**9},
+    {"type": "string", "minLength": 10**6},
+    {"type": "string", "pattern": "^((a{1,99}){1,99}){1,99}$"},
+    {"type": "object", "properties": {f"p{i}": SCHEMA for i in range(300)}},
+    {"enum": [f"word {i}" for i in range(3000)]},
+    {"allOf": [SCHEMA, {"not": SCHEMA}, {"if": SCHEMA, "then": False}]},
+    {"type": "number", "minimum": 0.1, "maximum": 1e308, "multipleOf": 1e-9},
+    {"oneOf": [{"type": "object", "properties": {"k": {"const": i}}} for i in range(200)]},
+)
+TEXTS = (  # of regular expressions and grammars
+    "a+(b|c)*",
+    "((a{1,99}){1,99}){1,99}",
+    "(a|a)*" * 30 + "b",
+    "(?=a)b\\1",
+    "[\\u0000-\\U0010FFFF]{5000}",
+    "(" * 2000 + ")" * 2000,
+    "start: start start | ",
+    'start: "a" start "b" | other\nother: start | /x{1,10000}/',
+    "start: "
+    + " | ".join(f"r{i}" for i in range(500))
+    + "\n"
+    + "\n".join(f'r{i}: "a" r{(i + 1) % 500}' for i in range(500)),
+    'root ::= "a" root | root root',
+)
 MESSAGES: tuple[dict[str, Any], ...] = (
     {"role": "system", "content": "s"},
     {"role": "developer", "content": [{"type": "text", "text": "d"}, {"type": "text", "text": "<|im_start|>"}]},
@@ -57,11 +86,29 @@ def draw_request(random: Random, model: str) -> Request:
     body = dict(request.body)
     for name in random.sample(list(FIELDS), k=random.choice((0, 0, 0, 1, 3))):
         body[name] = FIELDS[name]
+    if random.random() < 0.15:
+        name, value = _constraint(random, random.choice(SCHEMAS), random.choice(TEXTS))
+        body[name] = value
+        body.pop("ignore_eos", None)
     if request.path == CHAT and random.random() < 0.5:
         body["messages"] = [random.choice(MESSAGES) for _ in range(random.randint(1, 6))]
     if request.path == COMPLETIONS and random.random() < 0.3:
         body["prompt"] = random.choice(([1, 2, 3], [[1, 2], [3]], ["a", "b"], "<|im_end|>"))
     return Request(request.path, body)
+
+
+def _constraint(random: Random, schema: Any, text: str) -> tuple[str, Any]:
+    """A field that holds the answer to a schema or a text, of those that there are."""
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    fields = (
+        ("response_format", {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}),
+        ("tools", [tool, {**tool, "function": {**tool["function"], "name": "g"}}]),
+        ("guided_json", schema),
+        ("structured_outputs", {random.choice(("regex", "grammar")): text}),
+        ("guided_regex", text),
+        ("guided_grammar", text),
+    )
+    return random.choice(fields)
 
 
 def raw_request(random: Random, model: str, host: str) -> bytes:

@@ -55,6 +55,13 @@ STRUCTURED_OUTPUTS: Inert = {
     "disable_any_whitespace": (None, False, True),  # there is none unless a pattern asks for it
     "disable_fallback": (None, False, True),  # there is nothing to fall back on
 }
+VLLM_EMBEDDINGS: Inert = {
+    "add_special_tokens": (None, True),
+    "normalize": (None,),
+    "priority": (None, 0),
+    "request_id": (None,),
+    "truncate_prompt_tokens": (None,),
+}
 VLLM_CHAT: Inert = {
     "chat_template": (None,),
     "continue_final_message": (None, False),

@@ -1,0 +1,102 @@
+"""The data plane of an encoder: token ids in, vectors out."""
+
+import asyncio
+import secrets
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from trimaran.base import errors
+from trimaran.base.failures import error_of
+from trimaran.base.messages import Embed, Embedded, Failed
+from trimaran.server.admission import Admission
+from trimaran.server.engine import EngineLink
+from trimaran.server.errors import DeadlineError
+from trimaran.server.metrics import Metrics
+from trimaran.server.tenants import Tenant
+from trimaran.text.encoder_tokenizer import EncoderTokenizer
+
+Float32 = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class EncoderLimits:
+    """What one server takes on: requests in flight, tokens of a text, ids, seconds per request."""
+
+    max_inflight: int
+    max_running: int
+    context: int
+    vocab: int
+    width: int  # of a vector
+    deadline: float | None = None
+
+
+class EmbeddingPlane(Admission):
+    """Admits, runs and ends requests over one link to an encoder. Use it from one event loop."""
+
+    def __init__(self, link: EngineLink, tokenizer: EncoderTokenizer, limits: EncoderLimits, metrics: Metrics) -> None:
+        super().__init__(link, metrics, max_inflight=limits.max_inflight, max_running=limits.max_running)
+        self.tokenizer = tokenizer
+        self.limits = limits
+        self._encoder = link
+
+    async def embed(self, texts: list[list[int]], *, arrived: float, tenant: Tenant) -> Float32:
+        """Vectors ``[texts, width]`` of what ``tenant`` asked at ``time.perf_counter()`` = ``arrived``.
+
+        Raises ``RequestError``, ``QueueFullError``, ``DrainingError``, ``DeadlineError``, ``EngineDiedError`` or what
+        the encoder says. A caller that is cancelled takes its request with it.
+        """
+        self._check(texts)
+        message = Embed(secrets.token_hex(8), texts)
+        waiting = _Waiting(asyncio.get_running_loop().create_future())
+        self.admit(waiting, 1)
+        tenant.spend(sum(map(len, texts)))
+        try:
+            self._encoder.submit([message], waiting)
+            async with asyncio.timeout(self.limits.deadline):
+                answer = await waiting.answer
+        except TimeoutError:
+            raise DeadlineError(f"the request was not done within {self.limits.deadline:g} s") from None
+        except asyncio.CancelledError:
+            self.metrics.cancelled.inc()
+            raise
+        finally:
+            self._encoder.cancel([message.id])
+            self.release(waiting, 1)
+            seconds = time.perf_counter() - arrived
+            self.took(seconds)
+            self.metrics.request_seconds.observe(seconds)
+        return np.frombuffer(answer.vectors, "<f4").reshape(len(texts), self.limits.width).astype(np.float32)
+
+    def _check(self, texts: list[list[int]]) -> None:
+        for number, tokens in enumerate(texts):
+            where = f"input[{number}]" if len(texts) > 1 else "input"
+            if not tokens:
+                raise errors.RequestError(f"{where} has no tokens", param="input")
+            if len(tokens) > self.limits.context:
+                raise errors.ContextLengthError(
+                    f"{where} has {len(tokens)} tokens, control tokens included; the model reads {self.limits.context}",
+                    param="input",
+                )
+            if not 0 <= min(tokens) <= max(tokens) < self.limits.vocab:
+                raise errors.RequestError(f"token ids must be from 0 to {self.limits.vocab - 1}", param="input")
+
+
+@dataclass(eq=False)
+class _Waiting:
+    """Whoever waits for the one answer to a request."""
+
+    answer: asyncio.Future[Embedded]
+
+    def hear(self, messages: list[Embedded | Failed]) -> None:
+        for message in messages:
+            if isinstance(message, Failed):
+                self.fail(error_of(message))
+            elif not self.answer.done():
+                self.answer.set_result(message)
+
+    def fail(self, error: errors.TrimaranError) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(error)

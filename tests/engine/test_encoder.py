@@ -1,0 +1,122 @@
+"""The engine of an encoder: queueing, steps that mix requests, cancelling, and what it refuses."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.models.tiny_bert import write_bert
+
+from trimaran.base.errors import ConfigError, ContextLengthError, QueueFullError, RequestError, UnsupportedError
+from trimaran.base.messages import Embed, Embedded, FromEngine
+from trimaran.engine.config import EngineConfig
+from trimaran.engine.encoder import Encoder
+from trimaran.engine.load import load_any, load_engine
+
+WIDTH = 64
+
+
+def opened(folder: Path, **options: object) -> Encoder:
+    given = {"executor": "native", "threads": 1, "max_num_batched_tokens": 160, "max_num_seqs": 3, **options}
+    encoder = load_any(EngineConfig.from_json({"model": str(folder), **given}))
+    assert isinstance(encoder, Encoder)
+    return encoder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_bert(tmp_path_factory.mktemp("bert"))
+
+
+@pytest.fixture
+def encoder(folder: Path) -> Iterator[Encoder]:
+    encoder = opened(folder, max_waiting=4)
+    yield encoder
+    encoder.close()
+
+
+def drained(encoder: Encoder) -> list[FromEngine]:
+    messages: list[FromEngine] = []
+    for _ in range(100):
+        messages += encoder.step()
+        if encoder.idle:
+            return messages
+    raise AssertionError("it does not end")
+
+
+def vectors(messages: list[FromEngine]) -> dict[str, np.ndarray]:
+    made = {}
+    for message in messages:
+        assert isinstance(message, Embedded), message
+        made[message.id] = np.frombuffer(message.vectors, "<f4").reshape(-1, WIDTH)
+    return made
+
+
+def test_requests_share_steps_and_are_answered_in_order(encoder: Encoder) -> None:
+    texts = [[number + 1] * (1 + number * 11 % 97) for number in range(12)]
+    encoder.submit(Embed("a", texts[:5]))
+    encoder.submit(Embed("b", texts[5:6]))
+    encoder.submit(Embed("c", texts[6:]))
+    made = vectors(drained(encoder))
+    assert list(made) == ["a", "b", "c"]
+    for text, vector in zip(texts, np.concatenate(list(made.values())), strict=True):
+        encoder.submit(Embed("alone", [text]))
+        assert vectors(drained(encoder))["alone"][0].tobytes() == vector.tobytes()
+    stats = encoder.stats()
+    assert stats.prompt_tokens == 2 * sum(map(len, texts))
+    assert stats.steps < 12 + 12
+
+
+def test_a_cancelled_request_says_nothing_more(encoder: Encoder) -> None:
+    encoder.submit(Embed("a", [[1] * 150] * 3))
+    encoder.submit(Embed("b", [[2]]))
+    encoder.step()
+    encoder.cancel("a")
+    encoder.cancel("unknown")
+    assert list(vectors(drained(encoder))) == ["b"]
+    encoder.submit(Embed("a", [[3]]))
+    encoder.cancel_all()
+    assert encoder.idle
+    assert encoder.step() == []
+
+
+@pytest.mark.parametrize(
+    ("texts", "error"),
+    [
+        ([], RequestError),
+        ([[]], RequestError),
+        ([[200]], RequestError),
+        ([[-1]], RequestError),
+        ([[1] * 161], ContextLengthError),
+    ],
+)
+def test_what_it_cannot_read_is_refused(encoder: Encoder, texts: list[list[int]], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        encoder.submit(Embed("a", texts))
+    assert encoder.idle
+
+
+def test_ids_are_used_once_and_the_queue_has_an_end(encoder: Encoder) -> None:
+    for number in range(4):
+        encoder.submit(Embed(str(number), [[1]]))
+    with pytest.raises(RequestError, match="in use"):
+        encoder.submit(Embed("0", [[1]]))
+    with pytest.raises(QueueFullError):
+        encoder.submit(Embed("4", [[1]]))
+    assert len(drained(encoder)) == 4
+
+
+def test_an_encoder_is_no_decoder(folder: Path) -> None:
+    with pytest.raises(UnsupportedError, match="/v1/embeddings"):
+        load_engine(EngineConfig(model=str(folder), executor="reference"))
+    with pytest.raises(ConfigError, match="no pools"):
+        opened(folder, role="prefill")
+
+
+@pytest.mark.parametrize("executor", ["native", "reference"])
+def test_every_text_fits_a_step_whatever_is_said_of_steps(folder: Path, executor: str) -> None:
+    encoder = opened(folder, executor=executor, max_num_batched_tokens=16, max_num_seqs=16)
+    encoder.submit(Embed("a", [[1] * 160, [2] * 3, [3]]))
+    made = vectors(drained(encoder))["a"]
+    encoder.close()
+    np.testing.assert_allclose(np.linalg.norm(made, axis=1), 1, atol=1e-6)

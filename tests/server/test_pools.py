@@ -1,0 +1,225 @@
+"""A server over two pools: what its clients see is one engine, whatever happens to the workers."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from trimaran.base.errors import ConfigError, EngineDiedError
+from trimaran.base.messages import Token
+from trimaran.cli.pools import pool_counts
+from trimaran.cli.serve import launch_of
+from trimaran.engine.config import EngineConfig
+from trimaran.kernels.null import NullModel
+from trimaran.server import restarts, self_test
+from trimaran.server.options import ServeOptions
+
+from .byte_model import END, VOCAB
+from .running import NAME, Running, eventually, running
+
+MODEL = NullModel(vocab=VOCAB, context=2048, eos_id=END, eos_one_in=64)
+SLOW = NullModel(vocab=VOCAB, context=2048, step_seconds=0.005)
+CHUNKS = {"max_num_batched_tokens": 64}
+POOLS = "prefill=1,decode=1"
+PROMPTS = ["Hello", "x" * 700, "y" * 100]
+
+
+@pytest.fixture(scope="module")
+def server(byte_model) -> Iterator[Running]:
+    with running(byte_model, pools=POOLS) as server:
+        yield server
+
+
+def pooled(byte_model: Path, null: NullModel, **options: Any) -> AbstractContextManager[Running]:
+    """Without the self-test, which takes longer than the test that wants a server of its own."""
+    return running(byte_model, null=null, **{"pools": POOLS, "pool_self_test": False} | options)
+
+
+def client_of(server: Running) -> openai.OpenAI:
+    return openai.OpenAI(base_url=server.url + "/v1", api_key="unused", max_retries=0, timeout=30)
+
+
+def assert_at_rest(server: Running) -> None:
+    """Nobody holds anything: pages on both sides, places with the router."""
+    eventually(lambda: server.metric("trimaran_sequences_running") == 0)
+    eventually(lambda: server.metric("trimaran_page_leases") == 0)
+    eventually(lambda: server.pages() == server.metric("trimaran_pages"))
+    eventually(lambda: server.metric("trimaran_router_tokens") == 0)
+
+
+def complete(client: openai.OpenAI, prompt: str, **options: Any) -> Any:
+    return client.completions.create(model=NAME, prompt=prompt, **{"max_tokens": 40, "temperature": 0} | options)
+
+
+@pytest.fixture(scope="module")
+def other(byte_model) -> Iterator[openai.OpenAI]:
+    """A client of one engine."""
+    with running(byte_model) as alone, client_of(alone) as client:
+        yield client
+
+
+def test_answers_and_usage_are_those_of_one_engine(server, client, other):
+    for prompt in [*PROMPTS, PROMPTS[1]]:
+        for more in ({}, {"temperature": 1, "seed": 5, "n": 2, "logprobs": 2}, {"max_tokens": 1}):
+            mine, theirs = complete(client, prompt, **more), complete(other, prompt, **more)
+            assert mine.choices == theirs.choices
+            assert mine.usage == theirs.usage
+    assert_at_rest(server)
+
+
+def test_a_chat_is_one_stream(server, client):
+    asked = {"model": NAME, "messages": [{"role": "user", "content": "Hello!" * 30}], "temperature": 0}
+    whole = client.chat.completions.create(**asked, max_tokens=60)
+    stream = client.chat.completions.create(**asked, max_tokens=60, stream=True, stream_options={"include_usage": True})
+    chunks = list(stream)
+    assert len({chunk.id for chunk in chunks}) == 1
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert text == whole.choices[0].message.content
+    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
+    assert chunks[-1].usage.prompt_tokens_details.cached_tokens > 0
+
+
+def test_errors_name_the_field(client):
+    with pytest.raises(openai.BadRequestError) as caught:
+        complete(client, "z" * 2047, max_tokens=9)
+    assert caught.value.code == "context_length_exceeded"
+
+
+def test_precisions_and_metrics_are_told_by_role(server, client):
+    complete(client, "And now?" * 9, extra_headers={"x-session-affinity": "me"})
+    assert server.metric("trimaran_handoff_bytes_total") > 0
+    eventually(lambda: server.metric("trimaran_generated_tokens_total", role="decode") > 0)
+    assert server.metric("trimaran_engine_up", role="prefill", worker="0") == 1
+    assert server.metric("trimaran_engine_up", role="decode", worker="0") == 1
+    assert server.metric("trimaran_handoff_seconds_count") > 0
+    assert server.metric("trimaran_router_queued") == 0
+    assert client.models.list().data[0].model_dump()["kv_format"] == "bf16"
+
+
+def test_formats_of_both_pools_are_disclosed(byte_model, other):
+    with running(byte_model, pools=POOLS, decode_kv="fp8") as server, client_of(server) as client:
+        assert client.models.list().data[0].model_dump()["kv_format"] == "prefill bf16, decode fp8"
+        assert complete(client, PROMPTS[1]).choices == complete(other, PROMPTS[1]).choices
+
+
+@pytest.mark.parametrize("moment", [0.0, 0.02, 0.06, 0.15])
+def test_a_client_that_leaves_frees_everything(byte_model, moment, shared_slow):
+    with httpx.Client(base_url=shared_slow.url, timeout=5) as client:
+        body = {"model": NAME, "prompt": "x" * 1800, "max_tokens": 200, "stream": True, "ignore_eos": True}
+        with client.stream("POST", "/v1/completions", json=body) as response:
+            assert response.status_code == 200
+            time.sleep(moment)
+    assert_at_rest(shared_slow)
+
+
+@pytest.fixture(scope="module")
+def shared_slow(byte_model) -> Iterator[Running]:
+    with running(byte_model, null=SLOW, pools=POOLS, max_num_seqs=8, engine=CHUNKS) as server:
+        yield server
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_a_worker_that_dies_before_the_first_token_costs_time_only(byte_model, monkeypatch, role):
+    monkeypatch.setattr(restarts, "FIRST_PAUSE", 0.1)
+    null = NullModel(vocab=VOCAB, context=2048, step_seconds=0.03)
+    with (
+        running(byte_model, null=null, pools=POOLS, engine=CHUNKS, max_num_seqs=8) as server,
+        client_of(server) as client,
+    ):
+        found = []
+        asking = threading.Thread(target=lambda: found.append(complete(client, "x" * 700).choices[0].text))
+        asking.start()
+        eventually(lambda: server.metric("trimaran_sequences_running", role="prefill") == 1)
+        server.worker(role).kill()
+        asking.join(30)
+        assert found == [complete(client, "x" * 700).choices[0].text]
+        assert server.metric("trimaran_router_retries_total") >= 1
+        assert_at_rest(server)
+
+
+def test_a_decode_worker_that_dies_after_the_first_token_ends_the_answer(byte_model, monkeypatch):
+    monkeypatch.setattr(restarts, "FIRST_PAUSE", 0.1)
+    with pooled(byte_model, SLOW) as server, client_of(server) as client:
+        stream = iter(complete(client, "Hi", max_tokens=1500, stream=True, extra_body={"ignore_eos": True}))
+        next(stream)
+        server.worker("decode").kill()
+        with pytest.raises(openai.APIError) as caught:
+            list(stream)
+        assert caught.value.code == "engine_unavailable"
+        trouble = server.http.get("/ready")
+        assert trouble.status_code == 503
+        assert "the decode pool has no worker" in trouble.json()["error"]["message"]
+        eventually(lambda: server.http.get("/ready").status_code == 200)
+        assert complete(client, "Hi").choices[0].text
+        assert_at_rest(server)
+
+
+def test_a_prefill_worker_that_dies_does_not_disturb_answers(byte_model, monkeypatch):
+    monkeypatch.setattr(restarts, "FIRST_PAUSE", 0.1)
+    with pooled(byte_model, SLOW) as server, client_of(server) as client:
+        stream = iter(complete(client, "Hi", max_tokens=60, stream=True, extra_body={"ignore_eos": True}))
+        next(stream)
+        server.worker("prefill").kill()
+        assert list(stream)[-1].choices[0].finish_reason == "length"
+        eventually(lambda: server.http.get("/ready").status_code == 200)
+
+
+def test_workers_share_the_requests(byte_model):
+    with pooled(byte_model, SLOW, pools="prefill=2,decode=2") as server, client_of(server) as client:
+        threads = [threading.Thread(target=complete, args=(client, letter * 300)) for letter in "abcdefgh"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        assert_at_rest(server)
+        for role in ("prefill", "decode"):
+            for worker in ("0", "1"):
+                assert server.metric("trimaran_prompt_tokens_total", role=role, worker=worker) > 700
+
+
+@pytest.mark.parametrize(
+    ("text", "counts"),
+    [("none", None), ("prefill=1,decode=2", (1, 2)), (" decode=3 , prefill=10 ", (10, 3))],
+)
+def test_counts_of_workers(text, counts):
+    assert pool_counts(text) == counts
+
+
+@pytest.mark.parametrize("text", ["", "prefill=1", "prefill=1,decode=0", "prefill=1,prefill=1", "decode=1,prefill=x"])
+def test_counts_that_cannot_be_read(text):
+    with pytest.raises(ConfigError, match="--pools is none or such as"):
+        pool_counts(text)
+
+
+def test_flags_of_pools_want_pools():
+    with pytest.raises(ConfigError, match="--decode-kv is of no use without pools"):
+        launch_of(ServeOptions(decode_kv="fp8"), EngineConfig(executor="null"))
+
+
+def test_a_worker_that_cannot_start_is_named(byte_model):
+    with (
+        pytest.raises(ConfigError, match=r"worker 0: .*kv_memory_bytes"),
+        running(byte_model, pools=POOLS, engine={"kv_memory_bytes": 1000}),
+    ):
+        pass
+
+
+def test_pools_that_do_not_work_together_do_not_start(byte_model, monkeypatch):
+    """As if pages had gone to the wrong places: what both say together is not what one says alone."""
+    together = self_test._together
+
+    async def garbled(*args: Any) -> list[Token]:
+        return [*(await together(*args))[:-1], Token(0)]
+
+    monkeypatch.setattr(self_test, "_together", garbled)
+    with (
+        pytest.raises(EngineDiedError, match="self-test of prefill worker 0 and decode worker 0 failed: they give"),
+        running(byte_model, pools=POOLS),
+    ):
+        pass
