@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from msgspec import structs
+from tests.pools.links import NAMES
 
 from trimaran.base.errors import TransferError, UnsupportedError
 from trimaran.base.messages import Admit, Admitted, Failed, FromEngine, Handed, Prefill, Submit, Tokens
@@ -18,6 +19,8 @@ from trimaran.engine.engine import Engine
 from trimaran.engine.prefill_role import PrefillRole
 from trimaran.engine.role import EngineRole, open_role
 from trimaran.kernels.null import NullModel
+from trimaran.pools.transports import TRANSPORTS
+from trimaran.server.options import TRANSPORTS as OFFERED
 
 from .driving import greedy, null_engine, run
 from .pooled import check_whole
@@ -29,13 +32,13 @@ LIMIT = 20.0  # seconds, of everything
 class Both:
     """A server's part: what it sends to whom, and what it hears."""
 
-    def __init__(self, seconds: float = LIMIT, key: str = KEY, **options: Any) -> None:
+    def __init__(self, seconds: float = LIMIT, key: str = KEY, transport: str = "shm", **options: Any) -> None:
         self.engines: list[Engine] = []
         self.roles: list[EngineRole] = []
         for name, secret in (("prefill", key), ("decode", KEY)):
             engine = null_engine(role=name, context=512, max_num_batched_tokens=64, **options)
             self.engines.append(engine)
-            self.roles.append(open_role(engine, PoolConfig(name=name, key=secret, transports=("shm",))))
+            self.roles.append(open_role(engine, PoolConfig(name=name, key=secret, transports=(transport,))))
         self.prefill, self.decode = self.engines
         self.seconds = seconds
         self.said: dict[str, list[FromEngine]] = {}
@@ -105,14 +108,15 @@ def both(**options: Any) -> Iterator[Both]:
 
 
 @pytest.mark.parametrize("overlap", [False, True])
-def test_requests_come_out_as_of_one_engine(overlap):
+@pytest.mark.parametrize("transport", NAMES)
+def test_requests_come_out_as_of_one_engine(transport, overlap):
     options: dict[str, Any] = {"null": NullModel(vocab=512, context=512, eos_id=3, eos_one_in=30, windows=(None, 40))}
     submits = [
         Submit(str(n), [n % 3] * 50 + list(range(60 * n)), SamplingParams(max_tokens=n + 1, seed=n, logprobs=1))
         for n in range(6)
     ]
     alone = run(null_engine(context=512, **options), *submits)
-    with both(overlap=overlap, **options) as pools:
+    with both(transport=transport, overlap=overlap, **options) as pools:
         for submit in submits:
             pools.admit(submit)
         pools.until(lambda: pools.is_over(*alone) and len(pools.ended) == len(submits))
@@ -191,3 +195,7 @@ def test_roles_refuse_what_is_not_theirs():
         assert isinstance(pools.roles[1], DecodeRole)
     with pytest.raises(UnsupportedError, match="no pool"):
         open_role(null_engine(), None).take(Prefill(Submit("a", [1], greedy(1)), b""))
+
+
+def test_the_server_offers_the_transports_that_there_are():
+    assert OFFERED == tuple(TRANSPORTS)

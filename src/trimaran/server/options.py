@@ -34,7 +34,7 @@ KV_SPELLINGS = (
 _CODES = ("int8", "fp8", "int4", "int4z", "codebook4", "codebook3")
 WEIGHT_SPELLINGS = ("auto", "bf16", "bfloat16", "fp32", "float32", *_CODES)
 RESTARTS = ("on-failure", "never")
-TRANSPORTS = ("shm", "tcp")
+TRANSPORTS = ("shm", "nixl", "tcp")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
