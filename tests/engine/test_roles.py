@@ -198,4 +198,4 @@ def test_roles_refuse_what_is_not_theirs():
 
 
 def test_the_server_offers_the_transports_that_there_are():
-    assert OFFERED == tuple(TRANSPORTS)
+    assert tuple(TRANSPORTS) == OFFERED
