@@ -40,6 +40,8 @@ METRICS = {
     "trimaran_start_seconds": "gauge",
     "trimaran_steps": "counter",
     "trimaran_tool_calls": "counter",
+    "trimaran_conversations_continued": "counter",
+    "trimaran_conversations_rewritten": "counter",
     "trimaran_time_to_first_token_seconds": "histogram",
 }
 

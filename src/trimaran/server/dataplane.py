@@ -22,6 +22,7 @@ from trimaran.server.admission import Admission
 from trimaran.server.engine import Backend
 from trimaran.server.errors import DeadlineError
 from trimaran.server.metrics import Metrics
+from trimaran.server.reuse import Reuse
 from trimaran.server.tenants import Tenant
 from trimaran.text.choice import Choice, Piece, joined
 from trimaran.text.tokenizer import Tokenizer
@@ -52,6 +53,7 @@ class Generation:
     message: bool = False  # the answer is a message, rather than text that goes on from the prompt
     param: str = "prompt"  # the request's field that holds the prompts
     length_param: str = "max_tokens"  # and the one that limits the answers' length
+    conversation: bytes | None = None  # of a chat: what names it in ``Reuse``
 
 
 @dataclass
@@ -70,6 +72,7 @@ class DataPlane(Admission):
         super().__init__(link, metrics, max_inflight=limits.max_inflight, max_running=limits.max_running)
         self.tokenizer = tokenizer
         self.limits = limits
+        self.reuse = Reuse(tokenizer, metrics)
 
     def open(self, generation: Generation, *, arrived: float, tenant: Tenant, session: str = "") -> "Run":
         """Checks what ``tenant`` asked at ``time.perf_counter()`` = ``arrived``; raises ``RequestError``.
@@ -134,6 +137,8 @@ class Run:
         self._arrived = arrived
         self._tenant = tenant
         self._n = sampling.n
+        self._conversation = generation.conversation if sampling.n == 1 else None
+        self._answer: list[int] = []  # of a conversation
         self._submits: list[Submit] = []
         self._choices: dict[str, Choice] = {}  # those that have not ended
         self._mail: list[Tokens | Failed] = []  # what has come and nobody has read: a slow reader finds it all at once
@@ -164,6 +169,8 @@ class Run:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         seconds = time.perf_counter() - self._arrived
+        if self._conversation is not None and not self._choices:
+            self._plane.reuse.note(self._conversation, self._submits[0].prompt, self._answer)
         self._link.cancel(self._choices)
         self._plane.release(self, len(self._submits))
         self._plane.took(seconds)
@@ -255,6 +262,8 @@ class Run:
     def _feed(self, choice: Choice, message: Tokens, now: float) -> Piece:
         if choice.last is None and choice.index % self._n == 0:
             self.usage.cached += message.cached
+        if self._conversation is not None:
+            self._answer += [token.id for token in message.tokens]
         piece = choice.feed(message)
         self.usage.completion += piece.generated
         if piece.generated:

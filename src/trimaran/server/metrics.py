@@ -39,6 +39,16 @@ class Metrics:
         )
         for outcome in ("parsed", "malformed"):
             self.tool_calls.labels(outcome)
+        self.continued = Counter(
+            "trimaran_conversations_continued",
+            "Chats that go on from one that was answered here",
+            registry=registry,
+        )
+        self.rewritten = Counter(
+            "trimaran_conversations_rewritten",
+            "Of these, those whose earlier turns are written otherwise than before, so that the cache is of no use",
+            registry=registry,
+        )
         self.first_token = Histogram(
             "trimaran_time_to_first_token_seconds",
             "From the request's arrival to its first token",

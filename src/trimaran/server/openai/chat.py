@@ -14,6 +14,7 @@ from trimaran.server.openai.identity import Identity
 from trimaran.server.openai.logprobs import chat_logprobs
 from trimaran.server.openai.schema import ChatRequest
 from trimaran.server.openai.tools import Calling
+from trimaran.server.reuse import conversation_keys
 from trimaran.text.chat_messages import contents
 from trimaran.text.choice import Finish
 from trimaran.text.template import ChatTemplate
@@ -72,6 +73,8 @@ def ask(request: ChatRequest, template: ChatTemplate, formats: AnswerFormat, pla
     thinking = formats.thinking(prompt)
     if (grammar := formats.grammar(calling.wanted(sampling.grammar), thinking)) != sampling.grammar:
         sampling = msgspec.structs.replace(sampling, grammar=grammar)
+    keys = conversation_keys(messages, arguments)
+    plane.reuse.look(keys, messages, prompt)
     generation = Generation(
         (prompt,),
         sampling,
@@ -80,6 +83,7 @@ def ask(request: ChatRequest, template: ChatTemplate, formats: AnswerFormat, pla
         message=True,
         param="messages",
         length_param=request.length_field,
+        conversation=keys[-1],
     )
     if thinking == "no" and not calling.names:
         return Asked(generation)
