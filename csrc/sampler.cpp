@@ -16,6 +16,7 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kLog2E = 1.44269504f;
+constexpr int kListed = 4;  // a mask that allows less than this part of the vocabulary is made a list
 
 int blocks(int n, int size) { return (n + size - 1) / size; }
 
@@ -30,6 +31,18 @@ float between(float low, float high) {
 uint32_t word(const uint32_t* mask, int w, int vocab) {
   const int bits = vocab - 32 * w;
   return bits < 32 ? mask[w] & ((1u << bits) - 1) : mask[w];
+}
+
+int count_allowed(const uint32_t* mask, int vocab) {
+  int count = 0;
+  for (int w = 0; w < blocks(vocab, 32); w++) count += std::popcount(word(mask, w, vocab));
+  return count;
+}
+
+// Whether a mask leaves stop tokens alone: what an answer must look like goes before how long it must be.
+bool only_stops(const std::vector<int32_t>& stops, const uint32_t* mask, int allowed) {
+  for (int32_t id : stops) allowed -= mask[id / 32] >> (id % 32) & 1;
+  return allowed == 0;
 }
 
 // The scores whose bit is set, minus infinity in place of the others. Four bits choose among sixteen masks of four
@@ -113,12 +126,21 @@ void RowSampler::choose(Sampler& sampler, float* logits, const uint32_t* mask, i
                        [](const Likely& a, const Likely& b) { return a.logprob > b.logprob; });
     }
   }
-  float* scores = mask ? masked_ : logits;
-  if (mask) keep_allowed(mask, logits, vocab_, masked_);
-  adjust(sampler, scores, position < o.first_stop && !(mask && only_stops(o, mask)));
-  if (mask || !changed_.empty()) peak = kernels_.scan_row(scores, vocab_, maxima_);
-  if (std::isfinite(peak.value)) {  // a penalty may overflow
-    choice.token = o.greedy ? best(scores, peak.value) : sample(o, scores, peak.value, position);
+  const int allowed = mask ? count_allowed(mask, vocab_) : vocab_;
+  const bool listed = allowed < vocab_ / kListed;
+  float* scores = mask && !listed ? masked_ : logits;
+  if (scores == masked_) keep_allowed(mask, logits, vocab_, masked_);
+  adjust(sampler, scores, position < o.first_stop && !(mask && only_stops(o.stops, mask, allowed)));
+  if (listed) {
+    choice.token = choose_listed(o, list_allowed(logits, mask), position);
+  } else {
+    if (scores == masked_ || !changed_.empty()) peak = kernels_.scan_row(scores, vocab_, maxima_);
+    if (std::isfinite(peak.value)) {  // a penalty may overflow
+      const bool cut = o.top_k > 0 && o.top_k < vocab_;
+      choice.token = o.greedy ? best(scores, peak.value)
+                     : cut    ? sample(o, top_k(scores, peak.value, o.top_k), peak.value, position)
+                              : sample(o, {vocab_, scores, nullptr}, peak.value, position);
+    }
   }
   restore(scores);
   if (choice.token < 0) return;
@@ -129,14 +151,6 @@ void RowSampler::choose(Sampler& sampler, float* logits, const uint32_t* mask, i
 void RowSampler::set(float* logits, int32_t id, float value) {
   changed_.emplace_back(id, logits[id]);
   logits[id] = value;
-}
-
-// Whether a mask leaves stop tokens alone: what an answer must look like goes before how long it must be.
-bool RowSampler::only_stops(const SamplerOptions& o, const uint32_t* mask) const {
-  int others = 0;
-  for (int w = 0; w < blocks(vocab_, 32); w++) others += std::popcount(word(mask, w, vocab_));
-  for (int32_t id : o.stops) others -= mask[id / 32] >> (id % 32) & 1;
-  return others == 0;
 }
 
 void RowSampler::adjust(const Sampler& sampler, float* logits, bool forbid_stops) {
@@ -162,9 +176,27 @@ int RowSampler::best(const float* logits, float peak) const {
   return int(std::find(logits + block * kMaximaBlock, logits + vocab_, peak) - logits);
 }
 
-int RowSampler::sample(const SamplerOptions& o, const float* logits, float peak, int64_t position) {
-  const Candidates c =
-      o.top_k > 0 && o.top_k < vocab_ ? top_k(logits, peak, o.top_k) : Candidates{vocab_, logits, nullptr};
+// The scores whose bit is set: where there are few, this is all that need be looked at.
+RowSampler::Candidates RowSampler::list_allowed(const float* logits, const uint32_t* mask) {
+  int n = 0;
+  for (int w = 0; w < blocks(vocab_, 32); w++) {
+    for (uint32_t bits = word(mask, w, vocab_); bits; bits &= bits - 1) {
+      const int id = 32 * w + std::countr_zero(bits);
+      scores_[n] = logits[id], ids_[n++] = id;
+    }
+  }
+  return {n, scores_, ids_};
+}
+
+int RowSampler::choose_listed(const SamplerOptions& o, Candidates c, int64_t position) {
+  const float* largest = std::max_element(c.scores, c.scores + c.n);  // of equal ones the first
+  if (c.n == 0 || !std::isfinite(*largest)) return -1;
+  if (o.greedy) return c.ids[largest - c.scores];
+  const float peak = *largest;
+  return sample(o, o.top_k > 0 && o.top_k < c.n ? keep_top(c.n, peak, o.top_k) : c, peak, position);
+}
+
+int RowSampler::sample(const SamplerOptions& o, Candidates c, float peak, int64_t position) {
   const bool cut = o.top_p < 1;
   float least = cut ? 0 : o.min_p;
   kernels_.weigh_row(c.scores, c.n, peak, o.sharpness, least, weights_, sums_);
@@ -194,8 +226,13 @@ RowSampler::Candidates RowSampler::top_k(const float* logits, float peak, int k)
       n += logits[id] >= least;
     }
   }
+  return keep_top(n, peak, k);
+}
+
+// The same of scores_[0, n), whose ids_ ascend.
+RowSampler::Candidates RowSampler::keep_top(int n, float peak, int k) {
   std::copy_n(scores_, n, list_);
-  least = edge(n, peak, enough);
+  const float least = edge(n, peak, [k](int count, double) { return count >= k; });
   int equal = k - int(std::count_if(scores_, scores_ + n, [least](float x) { return x > least; }));
   int kept = 0;
   for (int i = 0; i < n; i++) {

@@ -86,13 +86,15 @@ class RowSampler {
     const int32_t* ids;
   };
 
-  bool only_stops(const SamplerOptions& options, const uint32_t* mask) const;
+  Candidates list_allowed(const float* logits, const uint32_t* mask);
   void adjust(const Sampler& sampler, float* logits, bool forbid_stops);
   void set(float* logits, int32_t id, float value);
   void restore(float* logits);
   int best(const float* logits, float peak) const;
-  int sample(const SamplerOptions& options, const float* logits, float peak, int64_t position);
+  int choose_listed(const SamplerOptions& options, Candidates listed, int64_t position);
+  int sample(const SamplerOptions& options, Candidates candidates, float peak, int64_t position);
   Candidates top_k(const float* logits, float peak, int k);
+  Candidates keep_top(int n, float peak, int k);
   float nucleus(int n, double mass);
   template <class Enough>
   float edge(int n, float most, Enough&& enough);

@@ -11,7 +11,7 @@ with LLM("smollm2") as llm:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -28,6 +28,7 @@ from trimaran.checkpoint.sources import resolve
 from trimaran.checkpoint.verify import text_files
 from trimaran.completion import Completion, Delta, Output
 from trimaran.engine.config import EngineConfig
+from trimaran.engine.constraints.protocol import TokenConstraint, Vocabulary
 from trimaran.engine.load import load_engine
 from trimaran.text.chat_messages import contents
 from trimaran.text.choice import Choice, Piece
@@ -136,6 +137,10 @@ class LLM:
             self.tokenizer.require_room(*contents(conversation), context=self.info.context, param="messages")
             ids.append(self._template.render(conversation, **template))
         return self._answer(ids, params, stream, message=True)
+
+    def add_constraint(self, name: str, make: Callable[[Vocabulary], TokenConstraint[Any]]) -> None:
+        """Lets grammars of kind ``constraint`` name what ``make`` returns; called once, with the model's vocabulary."""
+        self._engine.constraints.add(name, make)
 
     def close(self) -> None:
         """Frees the engine's memory and threads; idempotent."""

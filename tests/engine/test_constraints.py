@@ -18,11 +18,14 @@ from trimaran.base.sampling import SamplingParams
 from trimaran.checkpoint import open_checkpoint
 from trimaran.engine.constraints.matcher import Matcher
 from trimaran.engine.constraints.tokens import TokenTable
+from trimaran.engine.decoding import DecodeEngine
 from trimaran.engine.engine import Engine
+from trimaran.engine.prefilling import PrefillEngine
 from trimaran.kernels.null import NullModel
 from trimaran.text.tokenizer import Tokenizer, open_tokenizer
 
 from .driving import Answer, null_engine, run
+from .pooled import Pair
 
 PERSON = {
     "type": "object",
@@ -126,7 +129,7 @@ TAGS = {
 def allowed(engine: Engine, grammar: Grammar, tokens: list[int]) -> bool:
     """Whether an answer may begin with these tokens."""
     engine.submit(asking("probe", grammar))
-    while (outcome := dict(engine._constraints.arrived()).get("probe")) is None:
+    while (outcome := dict(engine.constraints.arrived()).get("probe")) is None:
         time.sleep(0.001)
     assert isinstance(outcome, Matcher), outcome
     engine.cancel("probe")
@@ -334,7 +337,7 @@ def test_a_grammar_that_takes_too_long_is_refused(engine, monkeypatch):
         done.wait(10)
         raise UnsupportedError("too late")
 
-    monkeypatch.setattr(engine._constraints, "_read_table", slow)
+    monkeypatch.setattr(engine.constraints, "_read_table", slow)
     engine.submit(asking("a", schema()))
     begun.wait(10)
     failure = run(engine, Submit("free", [1], SamplingParams(max_tokens=3)))["a"].failure
@@ -346,3 +349,17 @@ def test_a_grammar_that_takes_too_long_is_refused(engine, monkeypatch):
 def test_ignoring_the_end_contradicts_a_grammar():
     with pytest.raises(RequestError, match="ignore_eos"):
         SamplingParams(grammar=schema(), ignore_eos=True)
+
+
+def test_pools_give_the_answers_of_one_engine(model):
+    """The first token is chosen where the prompt is computed, the others elsewhere."""
+    requests = [asking(f"{i}", schema(), [1 + i] * (10 + 9 * i), seed=i, temperature=1.5) for i in range(6)]
+    requests.append(asking("short", Grammar("choice", '["x"]'), [1] * 20))
+    alone = baseline(constrained_engine(model), requests)
+    prefill, decode = (constrained_engine(model, role=role) for role in ("prefill", "decode"))
+    assert isinstance(prefill, PrefillEngine)
+    assert isinstance(decode, DecodeEngine)
+    answers = Pair(prefill, decode).run(*requests)
+    assert {name: (a.ids, a.finish) for name, a in answers.items()} == {n: (a.ids, a.finish) for n, a in alone.items()}
+    for engine in (prefill, decode):
+        engine.close()

@@ -103,7 +103,7 @@ def test_a_state_machine_says_what_comes_next(engine):
 def test_one_call_is_for_the_whole_step(engine):
     for n in range(10):
         engine.submit(asking(f"{n}", 12))
-    wait([coming.future for coming in engine._constraints._coming.values()], 10)
+    wait([coming.future for coming in engine.constraints._coming.values()], 10)
     run(engine)
     assert len(made) == 1, "it is made once"
     assert made[0].sizes == [10] * 12

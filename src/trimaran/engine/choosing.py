@@ -56,8 +56,14 @@ class Choosing:
         tokens = self._sampling.tokens(outputs, question.asked, question.masks)
         if not question.constrained:
             return tokens
-        chosen = (token for token, ask in zip(tokens, question.asked, strict=True) if ask.mask is not None)
-        self._advance([(r, token.id) for r, token in zip(question.constrained, chosen, strict=True) if token])
+        constrained = (token for token, ask in zip(tokens, question.asked, strict=True) if ask.mask is not None)
+        chosen = []
+        for place, (request, token) in enumerate(zip(question.constrained, constrained, strict=True)):
+            if token is not None:
+                chosen.append((request, token.id))
+            elif request.matcher and not question.masks[place].any():
+                request.matcher.error = request.matcher.error or request.matcher.kind.nothing_left()
+        self._advance(chosen)
         return tokens
 
     def note(self, request: Request, token: int) -> None:

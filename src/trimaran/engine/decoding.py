@@ -76,7 +76,7 @@ class DecodeEngine(Engine):
         sequence.advance(sequence.known - sequence.computed)
         self.cache.settle(sequence)
         self._scheduler.arrived(sequence)
-        self._choosing.note(request, token.id)
+        self.choosing.note(request, token.id)
         if request.matcher is not None and request.matcher.error is not None:
             self._fail(request, request.matcher.error)
         elif (message := self._accept(request, token)) is not None:

@@ -7,7 +7,7 @@ tokens.
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from trimaran.base.errors import NumericsError, PageIntegrityError, TrimaranError
 from trimaran.base.failures import failure_of
@@ -42,7 +42,7 @@ from trimaran.kernels.step import Executor, StepOutputs
 
 
 @dataclass(slots=True)
-class _Counters:
+class _Counters:  # named as in ``Beat``
     steps: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -120,8 +120,8 @@ class Engine:
         self._since: float | None = None  # until when the time of steps is accounted for; None while idle
         sampling = Sampling(executor, info.vocab)
         self._reception = Reception(sampling, vocab=info.vocab, context=limits.context, eos_ids=eos_ids, seed=seed)
-        self._constraints = Constraints(info.vocab, limits.max_num_seqs, executor.threads, token_table)
-        self._choosing = Choosing(sampling, self._constraints)
+        self.constraints = Constraints(info.vocab, limits.max_num_seqs, executor.threads, token_table)
+        self.choosing = Choosing(sampling, self.constraints)
         self._requests: dict[str, Request] = {}
         self._given_up: TrimaranError | None = None
         self._outbox: list[FromEngine] = []
@@ -156,7 +156,7 @@ class Engine:
     def stalled(self) -> bool:
         """True when requests wait for what only comes from outside: for pages that leases keep, or that are being
         filled. Steps do nothing until it has come."""
-        return not self._stirred and bool(self._requests) and not self._constraints.waiting
+        return not self._stirred and bool(self._requests) and not self.constraints.waiting
 
     def submit(self, message: Submit, *, look: Look | None = None) -> None:
         """Queues a request; raises ``RequestError``, ``ContextLengthError`` or ``QueueFullError`` if it cannot.
@@ -208,7 +208,7 @@ class Engine:
         running, self._running = self._running, None
         if running is None:
             return
-        self._choosing.mask(running.question)
+        self.choosing.mask(running.question)
         outputs = self.runner.finish()
         assert self._since is not None
         now = time.perf_counter()
@@ -231,22 +231,13 @@ class Engine:
 
     def stats(self) -> Beat:
         """Counters since the start and gauges of now."""
-        c, constraints = self._counters, self._constraints.counters()
         return Beat(
-            steps=c.steps,
-            prompt_tokens=c.prompt_tokens,
-            cached_tokens=c.cached_tokens,
-            generated_tokens=c.generated_tokens,
+            **asdict(self._counters),
+            **asdict(self.constraints.counters()),
             page_faults=self._faults.count,
             leases=len(self.leases),
             leases_expired=self.leases.expired,
             preemptions=self._scheduler.preemptions,
-            step_seconds=c.step_seconds,
-            executor_seconds=c.executor_seconds,
-            constrained_requests=constraints.requests,
-            grammars_compiled=constraints.compiled,
-            grammar_seconds=constraints.compile_seconds,
-            mask_seconds=constraints.mask_seconds,
             running=len(self._scheduler.running),
             waiting=self._scheduler.waiting,
             pages=self._cache.usage(self._scheduler.running),
@@ -265,34 +256,33 @@ class Engine:
         while self._at_close:
             self._at_close.pop()()
         self._running = None  # the executor ends it by itself, and nobody waits for its tokens
-        self._constraints.close()
+        self.constraints.close()
         self._executor.close()
 
     def _start(self) -> None:
         """Plans a step and gives it to the executor, if there is anything to do."""
         if self._since is None:
             self._since = time.perf_counter()
-        if self._constraints.waiting:
+        if self.constraints.waiting:
             self._take_matchers()
         plan = self._scheduler.schedule()
         self._stirred = bool(plan.chunks)
         if plan.chunks:
-            question = self._choosing.ask([self._requests[c.sequence.id] for c in plan.chunks if c.samples])
+            question = self.choosing.ask([self._requests[c.sequence.id] for c in plan.chunks if c.samples])
             self.runner.start(plan, want_logits=bool(question.asked))
             self._running = _Running(plan, time.perf_counter(), question)
         else:
             self._since = None
-            constraints = self._constraints
-            if constraints.waiting and not self._outbox:
-                constraints.nap()
-            for_others = constraints.waiting or self.leases or self._scheduler.arriving
+            if self.constraints.waiting and not self._outbox:
+                self.constraints.nap()
+            for_others = self.constraints.waiting or self.leases or self._scheduler.arriving
             assert not self._requests or for_others, "requests wait, none runs"
         for sequence in plan.arriving:
             self._expect(sequence)
 
     def _take_matchers(self) -> None:
         """Lets in the requests whose constraint is ready, and ends those that cannot have theirs."""
-        for request_id, outcome in self._constraints.arrived():
+        for request_id, outcome in self.constraints.arrived():
             request = self._requests[request_id]
             if isinstance(outcome, Matcher):
                 request.matcher = outcome
@@ -304,7 +294,7 @@ class Engine:
         """With ``schedule`` and ``Runner.start``, all that each sequence of each step costs in Python."""
         plan, requests, outbox = running.plan, self._requests, self._outbox
         faulty = self._faults_of(plan) if outputs.faulty else {}
-        tokens = iter(self._choosing.answer(running.question, outputs))
+        tokens = iter(self.choosing.answer(running.question, outputs))
         for chunk in plan.chunks:
             sequence = chunk.sequence
             request = requests[sequence.id]
@@ -336,7 +326,7 @@ class Engine:
         self._requests[sequence.id] = request
         self._stirred = True
         if grammar is not None:
-            self._constraints.prepare(sequence.id, grammar, sequence.tokens.tolist())
+            self.constraints.prepare(sequence.id, grammar, sequence.tokens.tolist())
 
     def _expect(self, sequence: Sequence) -> None:
         """The sequence has got pages, which are filled from outside."""
@@ -402,7 +392,7 @@ class Engine:
         if request.look is not None:
             self._cache.prefix.forget(request.sequence)
         self._scheduler.remove(request.sequence)
-        self._constraints.forget(request.sequence.id)
+        self.constraints.forget(request.sequence.id)
         del self._requests[request.sequence.id]
         self._stirred = True
         self._quarantine(self._faults.lost())

@@ -12,8 +12,9 @@ import numpy as np
 from trimaran.base.errors import ConstraintError, RequestError, TrimaranError, UnsupportedError
 from trimaran.base.grammar import Grammar
 from trimaran.engine.constraints.cache import GrammarCache
-from trimaran.engine.constraints.custom import CustomConstraints
+from trimaran.engine.constraints.custom import CustomConstraints, Make
 from trimaran.engine.constraints.matcher import Kind, Matcher, UInt32
+from trimaran.engine.constraints.protocol import Vocabulary
 from trimaran.engine.constraints.tokens import TokenTable
 
 if TYPE_CHECKING:
@@ -27,11 +28,11 @@ _NAP_SECONDS = 0.002  # an engine with nothing else to do looks for messages as 
 
 @dataclass(slots=True)
 class ConstraintCounters:
-    """Since the start."""
+    """Since the start; named as in ``Beat``."""
 
-    requests: int = 0
-    compiled: int = 0
-    compile_seconds: float = 0.0
+    constrained_requests: int = 0
+    grammars_compiled: int = 0
+    grammar_seconds: float = 0.0
     mask_seconds: float = 0.0
 
 
@@ -57,8 +58,7 @@ class Constraints:
         self._custom = CustomConstraints(self._table)
         self._grammars: Kind | None = None
         self._threads = max(1, threads // 2)  # the executor's own are at work meanwhile
-        self._shape = rows, -(-vocab // 32)
-        self._masks: UInt32 | None = None
+        self._rows, self._words = rows, -(-vocab // 32)
         self._coming: dict[str, _Coming] = {}
         self._counters = ConstraintCounters()
 
@@ -67,9 +67,18 @@ class Constraints:
         """Whether a request waits for its constraint."""
         return bool(self._coming)
 
+    def add(self, name: str, make: Make) -> None:
+        """Offers ``TokenConstraint``s under ``name``, beside those of installed packages: ``make`` is called when a
+        request first names it."""
+        self._custom.add(name, make)
+
+    def vocabulary(self) -> Vocabulary:
+        """What ``make`` gets; raises ``TrimaranError`` where there is none."""
+        return self._custom.vocabulary()
+
     def counters(self) -> ConstraintCounters:
         counters = self._counters
-        counters.compiled, counters.compile_seconds = self._cache.compiled, self._cache.seconds
+        counters.grammars_compiled, counters.grammar_seconds = self._cache.compiled, self._cache.seconds
         return counters
 
     def prepare(self, request_id: str, grammar: Grammar, prompt: Sequence[int]) -> None:
@@ -106,11 +115,13 @@ class Constraints:
     def fill(self, matchers: Sequence[Matcher]) -> UInt32:
         """A row of bits for each matcher, valid until the next call; those that have an error are not looked at."""
         begun = time.perf_counter()
-        if self._masks is None:
-            self._masks = np.zeros(self._shape, np.uint32)
-        masks = self._masks[: len(matchers)]
-        for kind, rows in _by_kind(matchers).items():
-            kind.fill([matchers[row] for row in rows], rows, masks)
+        kinds = _by_kind(matchers)
+        if len(kinds) == 1:
+            masks = next(iter(kinds)).masks(matchers)
+        else:
+            masks = np.empty((len(matchers), self._words), np.uint32)
+            for kind, rows in kinds.items():
+                masks[rows] = kind.masks([matchers[row] for row in rows])
         self._counters.mask_seconds += time.perf_counter() - begun
         return masks
 
@@ -133,13 +144,13 @@ class Constraints:
             log.error("a grammar could not be compiled", exc_info=error)
             return ConstraintError(f"{coming.grammar.field} could not be compiled: {type(error).__name__}")
         found = coming.future.result()
-        self._counters.requests += 1
+        self._counters.constrained_requests += 1
         if isinstance(found, Matcher):
             return found
         if self._grammars is None:
             from trimaran.engine.constraints.grammars import Grammars  # loaded long since, by the thread
 
-            self._grammars = Grammars(self._threads)
+            self._grammars = Grammars(self._threads, self._rows, self._words)
         return Matcher(self._grammars, found.deep_copy(), coming.grammar.field)
 
     def _table(self) -> TokenTable:

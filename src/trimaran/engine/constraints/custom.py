@@ -16,6 +16,8 @@ from trimaran.engine.constraints.tokens import TokenTable
 
 log = logging.getLogger(__name__)
 
+Make = Callable[[Vocabulary], TokenConstraint[Any]]
+
 
 class CustomConstraints:
     """Loads each constraint when it is first named. Used by one thread."""
@@ -23,7 +25,21 @@ class CustomConstraints:
     def __init__(self, table: Callable[[], TokenTable]) -> None:
         self._table = table
         self._vocabulary: Vocabulary | None = None
+        self._given: dict[str, Make] = {}
         self._loaded: dict[str, Custom] = {}
+
+    def add(self, name: str, make: "Make") -> None:
+        """Offers a constraint that is no entry point, under a name that goes before theirs."""
+        self._given[name] = make
+        self._loaded.pop(name, None)
+
+    def vocabulary(self) -> Vocabulary:
+        """What constraints are made with; raises ``TrimaranError`` where there is none."""
+        if self._vocabulary is None:
+            table = self._table()
+            tokens = [b"" if i in table.control_ids or i in table.eos_ids else t for i, t in enumerate(table.tokens)]
+            self._vocabulary = Vocabulary(tokens, table.eos_ids)
+        return self._vocabulary
 
     def start(self, grammar: Grammar, prompt: Sequence[int]) -> Matcher:
         """A matcher for a request; raises ``RequestError``, or ``ConstraintError`` when the constraint fails."""
@@ -39,26 +55,25 @@ class CustomConstraints:
 
     def _load(self, name: str, field: str) -> "Custom":
         offered = {found.name: found for found in entry_points(group=ENTRY_POINTS)}
-        if name not in offered:
-            known = ", ".join(sorted(offered)) or "none"
+        if name not in offered and name not in self._given:
+            known = ", ".join(sorted({*offered, *self._given})) or "none"
             raise RequestError(f"{field}: no constraint {name!r} is installed (there are: {known})", param=field)
-        if self._vocabulary is None:
-            table = self._table()
-            tokens = [b"" if i in table.control_ids or i in table.eos_ids else t for i, t in enumerate(table.tokens)]
-            self._vocabulary = Vocabulary(tokens, table.eos_ids)
+        vocabulary = self.vocabulary()
         try:
-            constraint: TokenConstraint[Any] = offered[name].load()(self._vocabulary)
+            make: Make = self._given.get(name) or offered[name].load()
+            constraint = make(vocabulary)
         except Exception as error:
             raise _failure(name, error) from error
-        return self._loaded.setdefault(name, Custom(name, constraint))
+        return self._loaded.setdefault(name, Custom(name, constraint, vocabulary.words))
 
 
 class Custom:
     """The kind of all matchers of one such constraint."""
 
-    def __init__(self, name: str, constraint: TokenConstraint[Any]) -> None:
+    def __init__(self, name: str, constraint: TokenConstraint[Any], words: int) -> None:
         self.name = name
         self.constraint = constraint
+        self._words = words
 
     def failure(self, error: Exception) -> ConstraintError:
         """What a request that ``error`` ends is told; the log has the rest."""
@@ -76,19 +91,22 @@ class Custom:
         for matcher, state in zip(matchers, states, strict=True):
             matcher.state, matcher.finished = state, state is None
 
-    def fill(self, matchers: Sequence[Matcher], rows: Sequence[int], masks: UInt32) -> None:
+    def masks(self, matchers: Sequence[Matcher]) -> UInt32:
         """See ``Kind``."""
         try:
             found = self.constraint.mask([matcher.state for matcher in matchers])
-            if found.shape != (len(matchers), masks.shape[1]) or found.dtype != np.uint32:
-                wanted = f"uint32 {[len(matchers), masks.shape[1]]}"
+            if found.shape != (len(matchers), self._words) or found.dtype != np.uint32:
+                wanted = f"uint32 {[len(matchers), self._words]}"
                 raise ValueError(f"mask returned {found.dtype} {list(found.shape)} where {wanted} was wanted")
         except Exception as error:
-            self._blame(error, matchers, lambda i: self.fill(matchers[i : i + 1], rows[i : i + 1], masks))
-            return
-        masks[rows] = found
-        for place in np.flatnonzero(~found.any(axis=1)).tolist():
-            matchers[place].error = self.failure(ValueError("mask allows no token"))
+            alone: list[UInt32] = []
+            self._blame(error, matchers, lambda i: alone.append(self.masks(matchers[i : i + 1])))
+            return np.concatenate(alone) if alone else np.zeros((1, self._words), np.uint32)
+        return np.ascontiguousarray(found)
+
+    def nothing_left(self) -> ConstraintError:
+        """See ``Kind``."""
+        return self.failure(ValueError("mask allows no token"))
 
     def _blame(self, error: Exception, matchers: Sequence[Matcher], alone: Callable[[int], None]) -> None:
         """One after the other, so that only those fail who do so alone too."""

@@ -5,10 +5,11 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from llguidance import LLExecutor, LLMatcher, LLParserLimits
 from llguidance.gbnf_to_lark import any_to_lark
 
-from trimaran.base.errors import RequestError
+from trimaran.base.errors import ConstraintError, RequestError, TrimaranError
 from trimaran.base.grammar import Grammar
 from trimaran.engine.constraints.matcher import Matcher, UInt32
 from trimaran.engine.constraints.structural_tag import structural_tag
@@ -33,8 +34,10 @@ def compile_grammar(grammar: Grammar, tokenizer: GrammarTokenizer) -> LLMatcher:
 class Grammars:
     """The kind of all matchers of grammars."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, rows: int, words: int) -> None:
+        """Fills up to ``rows`` masks of ``words`` at a time, by ``threads``."""
         self._executor = LLExecutor(threads)
+        self._masks: UInt32 = np.zeros((rows, words), np.uint32)
 
     def advance(self, matchers: Sequence[Matcher], tokens: Sequence[int]) -> None:
         """See ``Kind``."""
@@ -45,13 +48,19 @@ class Grammars:
             elif matcher.state.is_stopped():
                 matcher.finished = True
 
-    def fill(self, matchers: Sequence[Matcher], rows: Sequence[int], masks: UInt32) -> None:
+    def masks(self, matchers: Sequence[Matcher]) -> UInt32:
         """See ``Kind``."""
-        pairs = [(matcher.state, row) for matcher, row in zip(matchers, rows, strict=True)]
+        masks = self._masks[: len(matchers)]
+        pairs = [(matcher.state, row) for row, matcher in enumerate(matchers)]
         self._executor.unsafe_compute_mask_ptr(pairs, masks.ctypes.data, masks.strides[0], len(masks))
         for matcher in matchers:
             if matcher.state.is_error():
                 matcher.error = _trouble(matcher)
+        return masks
+
+    def nothing_left(self) -> TrimaranError:
+        """See ``Kind``."""
+        return ConstraintError("the grammar allows no token, though it says that the answer goes on")
 
 
 def _trouble(matcher: Matcher) -> RequestError:
@@ -67,7 +76,11 @@ def _text_of(grammar: Grammar, control: dict[str, int]) -> str:
     """What llguidance compiles; raises ``RequestError``."""
     match grammar.kind:
         case "json_schema":
-            return LLMatcher.grammar_from_json_schema(_schema(grammar), overrides=_json_options(grammar.whitespace))
+            schema = json.dumps(_schema(grammar))  # as text: it may have numbers that a dict must not
+            try:
+                return LLMatcher.grammar_from_json_schema(schema, overrides=_json_options(grammar.whitespace))
+            except ValueError as error:
+                raise _refusal(grammar.field, str(error)) from None
         case "regex":
             return LLMatcher.grammar_from_regex(grammar.text)
         case "choice":

@@ -21,9 +21,13 @@ class Kind(Protocol):
         """Each matcher's answer has one more token; those whose answer is complete are ``finished``."""
         ...
 
-    def fill(self, matchers: Sequence["Matcher"], rows: Sequence[int], masks: UInt32) -> None:
-        """Writes rows of ``masks`` ``[rows, ceil(vocab / 32)]``: bit ``i % 32`` of word ``i // 32`` lets token ``i``
-        come next."""
+    def masks(self, matchers: Sequence["Matcher"]) -> UInt32:
+        """A row for each, ``[matchers, ceil(vocab / 32)]``, valid until the next call: bit ``i % 32`` of word
+        ``i // 32`` lets token ``i`` come next."""
+        ...
+
+    def nothing_left(self) -> TrimaranError:
+        """What to say of a matcher whose mask has turned out to allow no token."""
         ...
 
 
