@@ -8,6 +8,7 @@ from trimaran.bench.cases import Decode
 from trimaran.bench.compare import OURS, Report
 from trimaran.bench.kv_report import KVReport
 from trimaran.bench.plot import Bar, Curves, Group, draw_bars, draw_curves
+from trimaran.bench.serving import SHARES
 from trimaran.bench.sharing import SharingReport
 from trimaran.bench.weights import WeightsReport
 
@@ -38,6 +39,20 @@ def load_plot(figures: Mapping[str, Any]) -> "Figure":
     title = f"{figures['model']}: {figures['output_tokens_per_second']:,.1f} output tokens/s, "
     title += f"{figures['ok']} ok, {figures['failed']} failed"
     return draw_bars(title, str(figures["setting"]), groups)
+
+
+def pools_plot(figures: Mapping[str, Any]) -> "Figure":
+    """Median, p95 and p99 of waits and gaps by contender in every scene; the full width is the longest p99."""
+    groups = []
+    for scene in figures["scenes"]:
+        for what, name in (("TTFT", "ttft_ms"), ("ITL", "itl_ms")):
+            for share in SHARES:
+                times = {run["contender"]: run[name][share] for run in scene["runs"] if run[name]}
+                longest = max(times.values(), default=0.0) or 1.0
+                bars = [Bar(who, value / longest, f"{value:,.1f} ms") for who, value in times.items()]
+                groups.append(Group(f"{scene['scene']}: {what} {share}", bars))
+    about = "; ".join(scene["about"] for scene in figures["scenes"])
+    return draw_bars(f"{figures['model']}: one engine and two pools on the same cores", about, groups)
 
 
 def kv_plot(report: KVReport) -> "Figure":

@@ -93,8 +93,7 @@ class _Ear:
         self._attempt, self._heard, self._lost = attempt, heard, lost
 
     def hear(self, messages: list[Said]) -> None:
-        if self._attempt.stage is not Stage.OVER:
-            self._heard(self._attempt, messages)
+        self._heard(self._attempt, messages)
 
     def fail(self, error: errors.TrimaranError) -> None:
         if self._attempt.stage is not Stage.OVER:
@@ -184,7 +183,7 @@ class Router:
     def _decode_said(self, attempt: _Attempt, messages: list[Said]) -> None:
         routed = attempt.routed
         heard: list[Tokens | Failed] = []
-        for message in messages:
+        for message in messages if attempt.stage is not Stage.OVER else ():
             match message:
                 case Admitted():
                     self._hand_over(attempt, message)
@@ -237,7 +236,7 @@ class Router:
                     self.prefill.remember(attempt.prefill, attempt.routed.keys)
                     self._metrics.handed(message)
                     self._dispatch()
-                case Failed() if attempt.stage is not Stage.DECODING:
+                case Failed() if attempt.stage is Stage.HANDOFF:
                     self._attempt_failed(attempt, error_of(message))
 
     def _prefill_lost(self, attempt: _Attempt, error: errors.TrimaranError) -> None:
@@ -269,10 +268,11 @@ class Router:
         if attempt is None:
             self._queue.remove(routed)
             return
-        attempt.stage = Stage.OVER
+        stage, attempt.stage = attempt.stage, Stage.OVER
         for pool, worker in ((self.decode, attempt.decode), (self.prefill, attempt.prefill)):
             pool.give_back(worker, attempt.transfer)
-            pool.workers[worker].link.cancel([attempt.transfer])
+            if pool is self.decode or stage is not Stage.DECODING:  # else the prefill worker has done, and says so
+                pool.workers[worker].link.cancel([attempt.transfer])
 
     def _end(self, routed: _Routed, error: errors.TrimaranError) -> None:
         del self._routed[routed.request.id]
