@@ -96,6 +96,7 @@ async def play(
     async with Served(model, [*QUIET, *contender.flags]) as server:
         target = Target(server.url, ignore_eos=True, vocab=vocab)
         await load(target, [Job(64, 4)], concurrency=1, warm_up=1)
+        await asyncio.sleep(SETTLE_SECONDS)
         for number in range(rounds):
             for scene, run in zip(scenes, runs, strict=True):
                 progress(f"{contender.name}: {scene.name}, round {number + 1} of {rounds}")
