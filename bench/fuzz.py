@@ -21,7 +21,7 @@ from random import SystemRandom
 
 from trimaran.base.errors import TrimaranError
 from trimaran.bench.fuzz.bodies import fuzz_bodies
-from trimaran.bench.fuzz.model_samples import file_bytes, folder_sample
+from trimaran.bench.fuzz.model_samples import write_folder
 from trimaran.bench.fuzz.readers import fuzz_readers
 from trimaran.bench.fuzz.tally import Tally, times, until
 
@@ -51,9 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
         if "requests" in parts:
             model = Path(folder) / "tiny"
             model.mkdir()
-            for name, content in folder_sample().items():
-                (model / name).write_bytes(file_bytes(content))
-            asyncio.run(fuzz_bodies(seed, str(model), tally, more(), first=options.first))
+            asyncio.run(fuzz_bodies(seed, str(write_folder(model)), tally, more(), first=options.first))
     for (kind, outcome), count in sorted(tally.counts.items()):
         print(f"{kind:10}{outcome:10}{count:9,}")
     print(f"{tally.cases:,} cases in {time.monotonic() - began:.0f} s, {len(tally.findings)} findings")

@@ -10,7 +10,7 @@ import pytest
 from trimaran.bench.fuzz import reader_worker, readers
 from trimaran.bench.fuzz.bodies import WrongAnswerError, _judge, fuzz_bodies
 from trimaran.bench.fuzz.damage import damaged_bytes, damaged_json, damaged_text
-from trimaran.bench.fuzz.model_samples import file_bytes, folder_sample, gguf_sample
+from trimaran.bench.fuzz.model_samples import gguf_sample, write_folder
 from trimaran.bench.fuzz.reader_worker import answer
 from trimaran.bench.fuzz.readers import Reader, fuzz_readers
 from trimaran.bench.fuzz.tally import Tally, times
@@ -32,9 +32,7 @@ def folder(tmp_path: Path) -> Path:
     """The sample in the Hugging Face layout."""
     path = tmp_path / "tiny"
     path.mkdir()
-    for name, content in folder_sample().items():
-        (path / name).write_bytes(file_bytes(content))
-    return path
+    return write_folder(path)
 
 
 def test_the_samples_are_right(folder, tmp_path):

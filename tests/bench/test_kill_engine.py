@@ -3,7 +3,7 @@ import sys
 import pytest
 
 from trimaran.bench import kill_campaign
-from trimaran.bench.fuzz.model_samples import file_bytes, folder_sample
+from trimaran.bench.fuzz.model_samples import write_folder
 from trimaran.bench.kill_campaign import kill_engines
 
 FLAGS = ["--executor", "null", "--max-model-len", "2048"]
@@ -11,9 +11,7 @@ FLAGS = ["--executor", "null", "--max-model-len", "2048"]
 
 @pytest.fixture
 def tiny(tmp_path):
-    for name, content in folder_sample().items():
-        (tmp_path / name).write_bytes(file_bytes(content))
-    return str(tmp_path)
+    return str(write_folder(tmp_path))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from math import prod
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -156,6 +157,13 @@ def folder_sample() -> Mapping[str, Any]:
         "model-00001-of-00002.safetensors": shards[0],
         "model-00002-of-00002.safetensors": shards[1],
     }
+
+
+def write_folder(folder: Path) -> Path:
+    """Writes ``folder_sample`` into an empty folder and returns that."""
+    for name, content in folder_sample().items():
+        (folder / name).write_bytes(file_bytes(content))
+    return folder
 
 
 def file_bytes(content: Any) -> bytes:
