@@ -99,10 +99,10 @@ def draw_request(random: Random, model: str) -> Request:
 
 def _constraint(random: Random, schema: Any, text: str) -> tuple[str, Any]:
     """A field that holds the answer to a schema or a text, of those that there are."""
-    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    tools = [{"type": "function", "function": {"name": name, "parameters": schema}} for name in ("f", "g")]
     fields = (
         ("response_format", {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}),
-        ("tools", [tool, {**tool, "function": {**tool["function"], "name": "g"}}]),
+        ("tools", tools),
         ("guided_json", schema),
         ("structured_outputs", {random.choice(("regex", "grammar")): text}),
         ("guided_regex", text),
