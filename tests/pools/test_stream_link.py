@@ -8,6 +8,8 @@ from functools import partial
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from trimaran.base.errors import TransferError
 from trimaran.pools import stream_link
@@ -74,6 +76,17 @@ def test_what_a_peer_may_not_say_breaks_the_link(
     wait_for(lambda: link.failure, link)
     assert isinstance(link.failure, TransferError)
     assert what in str(link.failure)
+    other.stream.close()
+    link.close()
+
+
+@settings(max_examples=20)
+@given(st.binary(max_size=60), st.sampled_from(["sender", "receiver"]))
+def test_noise_from_a_peer_breaks_the_link(noise: bytes, peer: str) -> None:
+    link, other = link_and_peer(peer)
+    other.write(noise)
+    wait_for(lambda: link.failure, link)
+    assert isinstance(link.failure, TransferError)
     other.stream.close()
     link.close()
 

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -195,9 +196,20 @@ def test_what_is_damaged_on_the_network_breaks_the_link_and_admits_nothing(damag
         nothing_open(one)
 
 
+def test_over_a_slow_network_it_takes_longer() -> None:
+    with peers("receive", "send") as (one, other):
+        told = begin("tcp", one)
+        with network(told["address"], "slow") as address:
+            send("tcp", other, told | {"address": address})
+            assert one.until("admitted")["right"]
+            assert other.until("end")["end"] == "taken"
+            assert other.until("left")["left"] == [0, 0]
+        nothing_open(one)
+
+
 @contextmanager
 def network(address: str, damage: str) -> Iterator[str]:
-    """A way to ``address`` that does something to what comes after 20 KB."""
+    """A way to ``address`` that is slow, or does something to what comes after 20 KB."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         thread = threading.Thread(target=_forward, args=(listening, split_address(address), damage))
         thread.start()
@@ -221,7 +233,9 @@ def _copy(from_: socket.socket, to: socket.socket, damage: str | None) -> None:
     with suppress(OSError):
         while data := bytearray(from_.recv(1000)):
             before, place = place, place + len(data)
-            if damage is not None and before <= 20_000 < place:
+            if damage == "slow":
+                time.sleep(0.003)
+            elif damage is not None and before <= 20_000 < place:
                 at = 20_000 - before
                 if damage == "cut":
                     break
