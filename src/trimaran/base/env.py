@@ -19,6 +19,7 @@ VARIABLES: dict[str, str] = {
     "TRIMARAN_CONNECTIONS": "how many connections a download uses at once; default 8",
     "TRIMARAN_PACKED_CACHE_BYTES": "the most that packed weights may take of the disk; 0: none; default 64G",
     "TRIMARAN_ISA": "generic, avx2, avx_vnni or avx512: instruction set of the native executor; default: the best",
+    "TRIMARAN_POOL_KEY": "what the workers of pools know each other by; default: a new key at every start",
     "TRIMARAN_PROFILE": "true: the native executor times every op and prints a table to stderr when it closes",
 }
 

@@ -4,12 +4,13 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trimaran.base.errors import ConfigError
 from trimaran.base.formats import KVFormat, WeightFormat
 from trimaran.base.messages import Role
-from trimaran.pools.key import KEY_VARIABLE, new_key_text
+from trimaran.pools.key import read_key_text
 
 if TYPE_CHECKING:
     from trimaran.engine.config import EngineConfig
@@ -32,7 +33,8 @@ def pool_counts(text: str) -> tuple[int, int] | None:
 
 def require_no_pools(options: "ServeOptions") -> None:
     """Raises ``ConfigError`` for flags of pools without ``--pools``."""
-    for name in ("prefill_weights", "prefill_kv", "prefill_threads", "decode_weights", "decode_kv", "decode_threads"):
+    of_pools = ("prefill_weights", "prefill_kv", "prefill_threads", "decode_weights", "decode_kv", "decode_threads")
+    for name in (*of_pools, "pool_key_file"):
         if getattr(options, name):
             flag = "--" + name.replace("_", "-")
             raise ConfigError(f"{flag} is of no use without pools: add --pools prefill=1,decode=1")
@@ -42,7 +44,7 @@ def worker_configs(
     options: "ServeOptions", base: "EngineConfig", counts: tuple[int, int]
 ) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
     """The configurations of the workers that prefill and of those that decode, from that of a single engine."""
-    key = os.environ.get(KEY_VARIABLE) or new_key_text()
+    key = read_key_text(None if options.pool_key_file is None else Path(options.pool_key_file))
     decode_kv = _pages(options.decode_kv, base.kv_format)
     share = _share(counts)
     pools: list[list[Mapping[str, Any]]] = []

@@ -45,14 +45,17 @@ def new_key_text() -> str:
     return secrets.token_hex(32)
 
 
-def read_key(file: Path | None, environ: Mapping[str, str] = os.environ) -> PoolKey | None:
-    """The key in ``file``, else in ``TRIMARAN_POOL_KEY``, else None. It is never an argument: those are public.
+def read_key_text(file: Path | None, environ: Mapping[str, str] = os.environ) -> str:
+    """The key in ``file``, else in ``TRIMARAN_POOL_KEY``, else a new one. It is never an argument: those are public.
 
-    Raises ``ConfigError`` when the file cannot be read, or can be read by others.
+    Raises ``ConfigError`` when the file cannot be read, or can be read by others, or the key is too short.
     """
-    if file is None:
-        text = environ.get(KEY_VARIABLE)
-        return None if text is None else PoolKey(text.strip())
+    text = environ.get(KEY_VARIABLE, "").strip() or new_key_text() if file is None else _read_private(file)
+    PoolKey(text)
+    return text
+
+
+def _read_private(file: Path) -> str:
     try:
         with file.open("rb") as opened:
             mode = os.fstat(opened.fileno()).st_mode
@@ -61,4 +64,4 @@ def read_key(file: Path | None, environ: Mapping[str, str] = os.environ) -> Pool
         raise ConfigError(f"cannot read the key of the pools from {file}: {error}") from None
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise ConfigError(f"{file} has the key of the pools and may be read by others: chmod 600 {file}")
-    return PoolKey(text)
+    return text

@@ -170,6 +170,12 @@ class ServeOptions:
         0, "compute threads of each decode worker; 0: its share of the cores", metavar="N"
     )
     pool_transport: str = option("shm", "how pages go from prefill to decode workers", choices=TRANSPORTS)
+    pool_key_file: str | None = option(
+        None,
+        "file with what workers of pools know each other by, readable by its owner alone; default: $TRIMARAN_POOL_KEY, "
+        "else a new key at every start",
+        metavar="FILE",
+    )
     pool_self_test: bool = option(True, "hold a prompt that went through both pools against one worker's, at the start")
     timeout_queue: Seconds = option(
         300.0, "seconds that a request may wait for workers of both pools before it gets 429", metavar="SECONDS"
