@@ -32,6 +32,7 @@ def test_metrics():
     metrics.tool_calls.labels("parsed").inc()
     metrics.engine.start_took({"load": 0.1}, 0.2)
     metrics.engine.observe(Beat(pages=[CachePages(None, 1, 1, 0)]))
+    metrics.engine.start_took({"map": 0.1}, 0.5)
     exported = {}
     for family in metrics.registry.collect():
         name = family.name + ("_total" if family.type == "counter" else "")

@@ -7,7 +7,6 @@ that a typing mistake never goes unnoticed.
 """
 
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 
 from trimaran.base.errors import ConfigError
 
@@ -49,5 +48,7 @@ def check_names(environ: Mapping[str, str], options: Iterable[str]) -> None:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """``; did you mean X?`` for the closest of ``known``, or an empty string when none is close."""
+    from difflib import get_close_matches  # for those who mistyped only
+
     close = get_close_matches(name, list(known), n=1)
     return f"; did you mean {close[0]}?" if close else ""

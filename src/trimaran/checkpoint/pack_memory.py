@@ -6,12 +6,15 @@ import os
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from trimaran.checkpoint.hashing import workers
 from trimaran.checkpoint.packs import PIECE, Pack, PackDamagedError
-from trimaran.checkpoint.tensors import Bytes
+
+if TYPE_CHECKING:
+    from trimaran.checkpoint.tensors import Bytes
 
 _HUGE = 2 << 20  # bytes of a page that needs few entries in tables: weights are read from front to back, step by step
 
@@ -75,7 +78,7 @@ class PackMemory:
             raise PackDamagedError(f"{self._path} is not what was written: bytes {at} to {at + len(into)} have changed")
 
 
-def _mapped(path: Path, file: int, size: int) -> Bytes:
+def _mapped(path: Path, file: int, size: int) -> "Bytes":
     try:
         mapping = mmap.mmap(file, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
     except (OSError, ValueError) as error:
@@ -86,7 +89,7 @@ def _mapped(path: Path, file: int, size: int) -> Bytes:
     return np.frombuffer(mapping, np.uint8)
 
 
-def _private(size: int) -> Bytes:
+def _private(size: int) -> "Bytes":
     """Memory that lies on pages of ``_HUGE`` bytes, where the system has them."""
     mapping = mmap.mmap(-1, size + _HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with suppress(OSError, AttributeError):

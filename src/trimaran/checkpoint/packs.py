@@ -19,6 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -26,7 +27,9 @@ from trimaran.base.errors import TrimaranError
 from trimaran.checkpoint.disk_space import demand_space
 from trimaran.checkpoint.environment import home
 from trimaran.checkpoint.file_lock import try_lock
-from trimaran.checkpoint.tensors import Bytes
+
+if TYPE_CHECKING:
+    from trimaran.checkpoint.tensors import Bytes
 
 PIECE = 4 << 20  # bytes that are written, read and hashed together
 FREE_PART = 20  # the share of the disk that stays free is one over this
@@ -103,7 +106,7 @@ def find_pack(name: str) -> Pack | None:
 
 
 def write_pack(
-    name: str, replaces: str, weights: Bytes, about: str, limit: int, stopped: Callable[[], bool] = lambda: False
+    name: str, replaces: str, weights: "Bytes", about: str, limit: int, stopped: Callable[[], bool] = lambda: False
 ) -> bool:
     """Writes a pack, and removes others whose name begins with ``replaces``; True when it is there.
 
@@ -133,7 +136,7 @@ def write_pack(
             _remove(part)
 
 
-def _write_weights(path: Path, weights: Bytes, stopped: Callable[[], bool]) -> list[str] | None:
+def _write_weights(path: Path, weights: "Bytes", stopped: Callable[[], bool]) -> list[str] | None:
     pieces = []
     with path.open("xb", buffering=0) as file:
         os.fchmod(file.fileno(), 0o600)

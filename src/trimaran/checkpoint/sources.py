@@ -1,6 +1,5 @@
 """Turns what a user calls a model into files on this machine, downloading them when they are not here yet."""
 
-import difflib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -120,6 +119,8 @@ def _local(model: str) -> LocalModel:
             return LocalModel(path.name if path.is_dir() else path.stem, path)
     if model.startswith((".", "/", "~")) or model.endswith((".gguf", ".safetensors")):
         raise SourceError(f"no such file or directory: {model!r}")
+    import difflib
+
     close = difflib.get_close_matches(model, load_catalog(), n=1)
     hint = f" (did you mean {close[0]}?)" if close else ""
     raise SourceError(f"no model {model!r}{hint}. A model is {SHAPES}")

@@ -1,7 +1,6 @@
 """Whether a model's files are those of its manifest."""
 
 import logging
-from enum import StrEnum
 from pathlib import Path
 
 from trimaran.base.errors import IntegrityError
@@ -10,16 +9,9 @@ from trimaran.checkpoint.hashing import Progress, hash_files
 from trimaran.checkpoint.manifest import Manifest, folder_files, make_manifest, read_manifest, write_manifest
 from trimaran.checkpoint.model_files import AS_THEY_ARE, ListedFiles, ModelFiles, VerifiedFiles, compare
 from trimaran.checkpoint.signature import check_signature
+from trimaran.checkpoint.verification import Verification as Verification
 
 log = logging.getLogger(__name__)
-
-
-class Verification(StrEnum):
-    """When a model is verified while loading: if it has a manifest, always (it is refused without one), never."""
-
-    AUTO = "auto"
-    ALWAYS = "always"
-    NEVER = "never"
 
 
 def verify_model_integrity(

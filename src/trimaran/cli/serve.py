@@ -100,7 +100,7 @@ def spelled(name: str) -> str | None:
 def engine_config(options: ServeOptions, path: Path, name: str) -> "EngineConfig":
     """The engine's part of ``options``; raises ``ConfigError`` on what it cannot be."""
     from trimaran.base.formats import ActivationFormat, KVFormat, WeightFormat
-    from trimaran.checkpoint.verify import Verification
+    from trimaran.checkpoint.verification import Verification
     from trimaran.engine.config import EngineConfig
     from trimaran.kernels.wide_layers import parse_layers
 
@@ -152,7 +152,7 @@ def _flag_names() -> Iterator[None]:
 def _null_model(options: ServeOptions, path: Path) -> Any:
     """What the null executor plays: any text of the model's vocabulary, now and then the end of an answer."""
     from trimaran.checkpoint import open_checkpoint
-    from trimaran.kernels.null import NullModel
+    from trimaran.kernels.null_model import NullModel
     from trimaran.text.tokenizer import open_tokenizer
 
     checkpoint = open_checkpoint(path)

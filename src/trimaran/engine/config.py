@@ -9,8 +9,8 @@ import msgspec
 from trimaran.base.errors import ConfigError
 from trimaran.base.formats import ActivationFormat, KVFormat, WeightFormat
 from trimaran.base.messages import Role
-from trimaran.checkpoint.verify import Verification
-from trimaran.kernels.null import NullModel
+from trimaran.checkpoint.verification import Verification
+from trimaran.kernels.null_model import NullModel
 
 
 @dataclass(frozen=True, kw_only=True)

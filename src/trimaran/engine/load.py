@@ -15,7 +15,6 @@ from trimaran.base.errors import ConfigError, NumericsError, UnsupportedError
 from trimaran.base.formats import KVFormat
 from trimaran.base.messages import CachePages, Failed, FromEngine, Role, Started, Submit
 from trimaran.base.sampling import SamplingParams
-from trimaran.checkpoint import Checkpoint
 from trimaran.checkpoint.packs import PackDamagedError
 from trimaran.engine.canary import prove
 from trimaran.engine.config import EngineConfig
@@ -37,6 +36,7 @@ from trimaran.kernels.weights import Weight
 from trimaran.kernels.wide_layers import describe_pages, keep_wide
 
 if TYPE_CHECKING:
+    from trimaran.checkpoint import Checkpoint
     from trimaran.engine.packed import FoundPack, PackKeeper
     from trimaran.models.config import EncoderConfig
 
@@ -123,7 +123,7 @@ def _load_model(config: EngineConfig, phases: Phases) -> Engine | Encoder:
 def _load_packed(config: EngineConfig, found: "FoundPack", phases: Phases) -> Engine:
     """Raises ``PackDamagedError`` where the model's files have to be read instead."""
     from trimaran.kernels.native import NativeExecutor
-    from trimaran.models.registry import build_program
+    from trimaran.models.build import build_program
 
     with closing(found):
         program = keep_wide(build_program(found.model), config.kv_cache_dtype_skip_layers)
@@ -190,7 +190,7 @@ def _size(
 
 def _load_encoder(
     config: EngineConfig,
-    checkpoint: Checkpoint,
+    checkpoint: "Checkpoint",
     encoder: "EncoderConfig",
     program: Program,
     weights: dict[str, Weight],

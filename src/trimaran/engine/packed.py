@@ -34,7 +34,8 @@ from trimaran.checkpoint.manifest import Manifest, read_manifest
 from trimaran.checkpoint.model_files import compare
 from trimaran.checkpoint.pack_memory import PackMemory
 from trimaran.checkpoint.packs import Pack, find_pack, write_pack
-from trimaran.checkpoint.verify import Verification, folder_of
+from trimaran.checkpoint.verification import Verification
+from trimaran.checkpoint.verify import folder_of
 from trimaran.engine.config import EngineConfig
 from trimaran.kernels.native import NativeExecutor, choose_isa
 from trimaran.kernels.native_core import build_digest

@@ -1,22 +1,18 @@
 """What the engine of a worker process does beside running steps: nothing, or its part in handing prompts over."""
 
 import secrets
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from trimaran.base.errors import ConfigError, UnsupportedError
 from trimaran.base.messages import Admit, FromEngine, Prefill
 from trimaran.engine.config import PoolConfig
-from trimaran.engine.decode_role import DecodeRole
 from trimaran.engine.decoding import DecodeEngine
 from trimaran.engine.engine import Engine
-from trimaran.engine.prefill_role import PrefillRole
 from trimaran.engine.prefilling import PrefillEngine
-from trimaran.kernels.handoff import largest_batch
-from trimaran.pools.hello import Hello
-from trimaran.pools.hello import Role as Side
-from trimaran.pools.key import PoolKey
-from trimaran.pools.layout import layout_data
-from trimaran.pools.transports import open_transport
+
+if TYPE_CHECKING:
+    from trimaran.pools.hello import Hello
+    from trimaran.pools.hello import Role as Side
 
 EPOCH_BITS = 62
 
@@ -80,10 +76,19 @@ def open_role(engine: Engine, pool: PoolConfig | None) -> EngineRole:
         return Alone(engine)
     if pool is None:
         raise ConfigError("an engine that prefills or decodes needs the options of its pool")
+
+    from trimaran.engine.decode_role import DecodeRole  # imported here: an engine alone starts without
+    from trimaran.engine.prefill_role import PrefillRole
+    from trimaran.kernels.handoff import largest_batch
+    from trimaran.pools.hello import Hello
+    from trimaran.pools.key import PoolKey
+    from trimaran.pools.layout import layout_data
+    from trimaran.pools.transports import open_transport
+
     key, epoch = PoolKey(pool.key), secrets.randbits(EPOCH_BITS)
     transports = {name: open_transport(name, key) for name in pool.transports}
 
-    def hello(side: Side) -> Hello:
+    def hello(side: "Side") -> "Hello":
         return Hello(
             role=side,
             name=pool.name,

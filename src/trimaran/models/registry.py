@@ -1,12 +1,12 @@
 """Architectures by their vendors' names; a family's module is imported when a model needs it."""
 
-from importlib import import_module
 from pathlib import Path
 
 from trimaran.base.errors import CheckpointError, UnsupportedError
 from trimaran.checkpoint import Checkpoint
 from trimaran.checkpoint.json_file import read_object
-from trimaran.kernels.program import Program
+from trimaran.models.build import FAMILIES as FAMILIES
+from trimaran.models.build import build_program as build_program
 from trimaran.models.config import ModelConfig
 from trimaran.models.config_gguf import READERS as GGUF
 from trimaran.models.config_gguf import config_from_gguf
@@ -30,23 +30,6 @@ HF = {  # architectures[0]: the model type whose configuration it has; None: its
     "GlmMoeDsaForCausalLM": "glm_moe_dsa",
     "MiniMaxM2ForCausalLM": "minimax_m2",
     "BertModel": "bert",
-}
-FAMILIES = {  # ModelConfig.family: a module with build(cfg) -> Program
-    "llama": "trimaran.models.llama",
-    "mistral": "trimaran.models.llama",
-    "ministral3": "trimaran.models.llama",
-    "qwen2": "trimaran.models.qwen2",
-    "qwen3": "trimaran.models.llama",
-    "gemma3_text": "trimaran.models.gemma3",
-    "qwen3_moe": "trimaran.models.experts",
-    "glm4_moe": "trimaran.models.experts",
-    "minimax_m2": "trimaran.models.experts",
-    "deepseek_v3": "trimaran.models.deepseek_v3",
-    "kimi_k2": "trimaran.models.deepseek_v3",
-    "glm4_moe_lite": "trimaran.models.deepseek_v3",
-    "deepseek_v32": "trimaran.models.deepseek_v32",
-    "glm_moe_dsa": "trimaran.models.deepseek_v32",
-    "bert": "trimaran.models.bert",
 }
 
 
@@ -92,10 +75,3 @@ def _architecture(checkpoint: Checkpoint) -> str:
     if not isinstance(name, str):
         raise CheckpointError(f"the model does not say its architecture ({key})")
     return name
-
-
-def build_program(cfg: ModelConfig) -> Program:
-    """The program of ``cfg``'s family."""
-    program = import_module(FAMILIES[cfg.family]).build(cfg)
-    assert isinstance(program, Program)
-    return program

@@ -4,30 +4,33 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import msgspec
-from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from trimaran.base.errors import TrimaranError, UnsupportedError
 from trimaran.server import errors, metrics
+from trimaran.server.api import Api
 from trimaran.server.connection import while_connected
 from trimaran.server.dataplane import DataPlane, Run
 from trimaran.server.embedding import EmbeddingPlane
 from trimaran.server.guards import ARRIVED, TENANT, Admit, LimitTenants, Observe, ReadBody
-from trimaran.server.json_route import JsonRoute
 from trimaran.server.openai import chat, chat_events, completions, embeddings
 from trimaran.server.openai.embeddings import EmbeddingRequest
 from trimaran.server.openai.identity import Identity, ModelCard
 from trimaran.server.openai.schema import ChatRequest, CompletionRequest, Generate
 from trimaran.server.openai.sse import Events, EventStream
-from trimaran.server.openapi import describe
 from trimaran.server.tenants import Tenants
 from trimaran.text.template import ChatTemplate
 from trimaran.text.tools.answer_format import AnswerFormat
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 log = logging.getLogger(__name__)
 P = ParamSpec("P")
@@ -81,17 +84,15 @@ class Access:
 
 def create_app(service: Service | EmbeddingService, access: Access) -> ASGIApp:
     """The complete ASGI application of one server."""
-    # No documentation pages: they would load scripts from elsewhere. /openapi.json has the same content.
-    app = FastAPI(title="Trimaran", version=service.version.version, docs_url=None, redoc_url=None)
-    app.router.route_class = JsonRoute
+    api = Api("Trimaran", service.version.version, _describe)
     if isinstance(service, Service):  # first: routes are tried in order
-        _add_openai(app, service)
+        _add_openai(api, service)
     else:
-        _add_embeddings(app, service)
-    _add_models(app, service.card)
-    _add_probes(app, service)
-    _add_errors(app)
-    describe(app, Version)
+        _add_embeddings(api, service)
+    _add_models(api, service.card)
+    _add_probes(api, service)
+    _add_errors(api)
+    app = api.build()
     wrapped: ASGIApp = ReadBody(app, access.max_body_bytes, access.body_seconds)
     wrapped = Admit(LimitTenants(wrapped), access.tenants, open_paths=["/health"])
     if access.allowed_origins:
@@ -99,37 +100,43 @@ def create_app(service: Service | EmbeddingService, access: Access) -> ASGIApp:
     return Observe(wrapped, service.plane.metrics, app.routes)
 
 
+def _describe(described: "FastAPI") -> None:
+    from trimaran.server.openapi import describe
+
+    describe(described, Version)
+
+
 def _json(value: msgspec.Struct, headers: dict[str, str] | None = None) -> Response:
     return Response(msgspec.json.encode(value), media_type="application/json", headers=headers)
 
 
-def _add_probes(app: FastAPI, service: Service | EmbeddingService) -> None:
-    @app.get("/health")
+def _add_probes(api: Api, service: Service | EmbeddingService) -> None:
+    @api.get("/health")
     async def health() -> Response:
         """200 while the process serves HTTP, whatever the engine does."""
         return Response(b'{"status":"live"}', media_type="application/json")
 
-    @app.get("/ready")
+    @api.get("/ready")
     async def ready(request: Request) -> Response:
         """200 once a token has been produced and for as long as the engine's loop turns; else 503 with the reason."""
         if (trouble := service.plane.trouble()) is not None:
             return _error(request, errors.http_error(503, trouble))
         return Response(b'{"status":"ready"}', media_type="application/json")
 
-    @app.get("/metrics")
+    @api.get("/metrics")
     async def show_metrics() -> Response:
         return Response(service.plane.metrics.text(), media_type=metrics.CONTENT_TYPE)
 
-    @app.get("/version")
+    @api.get("/version")
     async def version() -> Response:
         return _json(service.version)
 
 
-def _add_openai(app: FastAPI, service: Service) -> None:
+def _add_openai(api: Api, service: Service) -> None:
     plane = service.plane
     alone = asyncio.Lock()
 
-    @app.post("/v1/chat/completions")
+    @api.post("/v1/chat/completions")
     async def chat_completions(request: Request, body: ChatRequest) -> Response:
         identity = _identity("chatcmpl", request, body)
         asked = await _tokenised(request, alone, chat.ask, body, service.template, service.formats, plane)
@@ -140,7 +147,7 @@ def _add_openai(app: FastAPI, service: Service) -> None:
             return _stream(run, chat_events.Events(run, body, asked, identity, plane), identity)
         return await _whole(request, chat.whole(run, body, asked, identity, plane), identity)
 
-    @app.post("/v1/completions")
+    @api.post("/v1/completions")
     async def text_completions(request: Request, body: CompletionRequest) -> Response:
         identity = _identity("cmpl", request, body)
         generation = await _tokenised(request, alone, completions.generation, body, plane)
@@ -151,7 +158,7 @@ def _add_openai(app: FastAPI, service: Service) -> None:
             return _stream(run, completions.Events(run, body, identity, plane), identity)
         return await _whole(request, completions.whole(run, body, identity, plane), identity)
 
-    @app.post("/v1/embeddings")
+    @api.post("/v1/embeddings")
     async def no_vectors(request: Request, body: EmbeddingRequest) -> Response:  # noqa: ARG001, as every JsonRoute
         service.card.require(body.model)
         raise UnsupportedError(f"{body.model} makes text, and no vectors; an encoder has /v1/embeddings")
@@ -163,11 +170,11 @@ def _add_openai(app: FastAPI, service: Service) -> None:
         return identity
 
 
-def _add_embeddings(app: FastAPI, service: EmbeddingService) -> None:
+def _add_embeddings(api: Api, service: EmbeddingService) -> None:
     plane = service.plane
     alone = asyncio.Lock()
 
-    @app.post("/v1/embeddings")
+    @api.post("/v1/embeddings")
     async def make_embeddings(request: Request, body: EmbeddingRequest) -> Response:
         identity = service.card.identity("embd", body.model)
         texts = await _tokenised(request, alone, embeddings.token_ids, body, plane.tokenizer)
@@ -175,11 +182,11 @@ def _add_embeddings(app: FastAPI, service: EmbeddingService) -> None:
         work = embeddings.answer(body, texts, plane, identity, arrived=arrived, tenant=tenant)
         return await _whole(request, work, identity)
 
-    @app.post("/v1/chat/completions")
+    @api.post("/v1/chat/completions")
     async def no_chat(request: Request, body: ChatRequest) -> Response:  # noqa: ARG001, as every JsonRoute
         raise _no_text(body.model)
 
-    @app.post("/v1/completions")
+    @api.post("/v1/completions")
     async def no_completions(request: Request, body: CompletionRequest) -> Response:  # noqa: ARG001, as every JsonRoute
         raise _no_text(body.model)
 
@@ -188,12 +195,12 @@ def _add_embeddings(app: FastAPI, service: EmbeddingService) -> None:
         return UnsupportedError(f"{model} makes vectors of texts, and no text: it has /v1/embeddings alone")
 
 
-def _add_models(app: FastAPI, card: ModelCard) -> None:
-    @app.get("/v1/models")
+def _add_models(api: Api, card: ModelCard) -> None:
+    @api.get("/v1/models")
     async def list_models() -> Response:
         return _json(card.list())
 
-    @app.get("/v1/models/{model:path}")
+    @api.get("/v1/models/{model:path}")
     async def show_model(model: str) -> Response:
         return _json(card.entry(model))
 
@@ -228,17 +235,17 @@ def _error(request: Request, answer: errors.ErrorAnswer) -> Response:
     return Response(answer.body, answer.status, answer.headers, media_type="application/json")
 
 
-def _add_errors(app: FastAPI) -> None:
-    @app.exception_handler(TrimaranError)
+def _add_errors(api: Api) -> None:
+    @api.exception_handler(TrimaranError)
     async def ours(request: Request, error: TrimaranError) -> Response:
         return _error(request, errors.answer(error))
 
-    @app.exception_handler(HTTPException)
+    @api.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> Response:
         what = f"{request.method} {request.url.path}"
         message = {404: f"there is no {what}", 405: f"{what} is not allowed"}.get(error.status_code, str(error.detail))
         return _error(request, errors.http_error(error.status_code, message, headers=dict(error.headers or {})))
 
-    @app.exception_handler(Exception)
+    @api.exception_handler(Exception)
     async def bug(request: Request, error: Exception) -> Response:
         return _error(request, errors.answer(error))

@@ -1,45 +1,47 @@
 """Routes that take a JSON body: strict JSON, one model, and nothing between the two.
 
-FastAPI's own handler is general, and slow in the time to the first token; it still describes the routes in
-``/openapi.json``. Strict means no NaN and no half of a surrogate pair, which nothing behind the server could encode.
+Strict means no NaN and no half of a surrogate pair, which nothing behind the server could encode.
 """
 
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, get_type_hints
 
 import msgspec
-from fastapi import Request, Response
-from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
+from starlette.requests import Request
+from starlette.responses import Response
 
 from trimaran.base.errors import RequestError
 from trimaran.server.openai.bounds import require_shallow
 from trimaran.server.openai.validation import NO_OBJECT, request_error
 
 
-class JsonRoute(APIRoute):
-    """A route whose endpoint, if it takes a body, takes ``(request, body)`` with one model as ``body``.
+def handler_of(endpoint: Callable[..., Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+    """What answers a request by calling ``endpoint``: with ``(request, body)`` if that takes a body, a pydantic model,
+    else with the parameters of the path, and the request if it takes one.
 
-    The endpoint answers with a ``Response``. A body that is not what it should be raises ``RequestError``.
+    A body that is not what it should be raises ``RequestError``.
     """
+    hints = get_type_hints(endpoint)
+    model = hints.get("body")
+    if model is None:
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        if self.body_field is None:
-            return super().get_route_handler()
-        model, endpoint = self.body_field.field_info.annotation, self.endpoint
-        assert isinstance(model, type)
-        assert issubclass(model, BaseModel)
+        async def plain(request: Request) -> Response:
+            more = {"request": request} if "request" in hints else {}
+            return await endpoint(**more, **request.path_params)
 
-        async def handle(request: Request) -> Response:
-            data = _decoded(request.headers.get("content-type", ""), await request.body())
-            try:
-                body = model.model_validate(data)
-            except ValidationError as error:
-                raise request_error(error.errors(include_url=False), data) from None
-            response: Response = await endpoint(request, body)
-            return response
+        return plain
+    assert issubclass(model, BaseModel)
 
-        return handle
+    async def handle(request: Request) -> Response:
+        data = _decoded(request.headers.get("content-type", ""), await request.body())
+        try:
+            body = model.model_validate(data)
+        except ValidationError as error:
+            raise request_error(error.errors(include_url=False), data) from None
+        return await endpoint(request, body)
+
+    return handle
 
 
 def _decoded(content_type: str, body: bytes) -> Any:

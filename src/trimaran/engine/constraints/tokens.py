@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trimaran.base.errors import UnsupportedError
-from trimaran.checkpoint import open_checkpoint
 from trimaran.checkpoint.model_files import AS_THEY_ARE, ModelFiles
 
 
@@ -31,7 +30,8 @@ def read_token_table(
 
     Raises ``CheckpointError`` or ``UnsupportedError``.
     """
-    from trimaran.text.tokenizer import open_tokenizer  # an engine without constraints does not need it
+    from trimaran.checkpoint import open_checkpoint  # an engine without constraints does not need them
+    from trimaran.text.tokenizer import open_tokenizer
 
     with open_checkpoint(path, files()) as checkpoint:
         tokenizer = open_tokenizer(checkpoint)
