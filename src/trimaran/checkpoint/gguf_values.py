@@ -1,9 +1,9 @@
 """Decodes GGUF's values from a mapped file, with every length checked before use."""
 
 import struct
+import sys
+from array import array
 from typing import Any
-
-import numpy as np
 
 from trimaran.base.errors import CheckpointError
 from trimaran.checkpoint.mapping import OpenFile
@@ -92,7 +92,12 @@ class Cursor:
         if kind == ARRAY:
             return [self._array(what, depth + 1) for _ in range(count)]
         layout = SCALARS[kind]
-        items = np.frombuffer(self._buffer, np.dtype(layout.format), count, self.pos).tolist()
+        numbers = array(layout.format[1:])  # the sizes of these types are the same everywhere that we run
+        assert numbers.itemsize == layout.size, layout.format
+        numbers.frombytes(self._buffer[self.pos : self.pos + count * layout.size])
+        if sys.byteorder == "big":
+            numbers.byteswap()
+        items = numbers.tolist()
         self.pos += count * layout.size
         return self._bools(items, what) if kind == BOOL else items
 

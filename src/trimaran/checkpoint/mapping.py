@@ -4,12 +4,12 @@ import mmap
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
-
-import numpy as np
+from typing import TYPE_CHECKING, Protocol
 
 from trimaran.base.errors import CheckpointError
-from trimaran.checkpoint.tensors import Bytes
+
+if TYPE_CHECKING:
+    from trimaran.checkpoint.tensors import Bytes
 
 
 class OpenFile(Protocol):
@@ -23,7 +23,7 @@ class OpenFile(Protocol):
         """The file's bytes; slices are copies."""
         ...
 
-    def view(self, offset: int, size: int) -> Bytes:
+    def view(self, offset: int, size: int) -> "Bytes":
         """``size`` bytes from ``offset`` on, without a copy. The view stays valid when the file is closed."""
         ...
 
@@ -59,9 +59,11 @@ class MappedFile:
         """The file's bytes; slices are copies."""
         return self._map
 
-    def view(self, offset: int, size: int) -> Bytes:
+    def view(self, offset: int, size: int) -> "Bytes":
         """``size`` bytes from ``offset`` on, without a copy."""
         assert 0 <= offset <= offset + size <= self.size, (self.path, offset, size)
+        import numpy as np
+
         return np.frombuffer(self._map, dtype=np.uint8, count=size, offset=offset)
 
     def release(self) -> None:

@@ -6,12 +6,12 @@ import os
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from trimaran.base.errors import CheckpointError, IntegrityError
-from trimaran.checkpoint.tensors import Bytes
+
+if TYPE_CHECKING:
+    from trimaran.checkpoint.tensors import Bytes
 
 RANGE = 32 << 20  # bytes that one task reads
 PIECE = 1 << 20  # bytes that are hashed together
@@ -47,10 +47,12 @@ class PrivateFile:
         self._wait(0, self.size)
         return self._map
 
-    def view(self, offset: int, size: int) -> Bytes:
+    def view(self, offset: int, size: int) -> "Bytes":
         """``size`` bytes from ``offset`` on, without a copy."""
         assert 0 <= offset <= offset + size <= self.size, (self.path, offset, size)
         self._wait(offset, offset + size)
+        import numpy as np
+
         view = np.frombuffer(self._map, dtype=np.uint8, count=size, offset=offset)
         view.flags.writeable = False
         return view

@@ -22,7 +22,7 @@ CONFIG = "config.json"
 MAX_HEADER = 100_000_000  # bytes, the limit of the format's own library
 MAX_DIMS = 8
 
-FORMATS = {fmt.value: fmt for fmt in StorageFormat if fmt.dtype is not None}
+FORMATS = {fmt.value: fmt for fmt in StorageFormat if fmt.block_size == 1}
 
 
 def read_safetensors(path: Path, opener: ModelFiles) -> Checkpoint:

@@ -1,15 +1,18 @@
-"""What a checkpoint holds: named tensors in the storage formats of GGUF and safetensors, as views of the file."""
+"""What a checkpoint holds: named tensors in the storage formats of GGUF and safetensors, as views of the file.
+
+Who reads metadata alone, as the server does, has no need of NumPy: it is imported with the first tensor.
+"""
 
 from dataclasses import dataclass
 from enum import StrEnum
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import ml_dtypes
-import numpy as np
-import numpy.typing as npt
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
-Bytes = npt.NDArray[np.uint8]
+    Bytes = npt.NDArray[np.uint8]
 
 
 class StorageFormat(StrEnum):
@@ -59,9 +62,11 @@ class StorageFormat(StrEnum):
         return _BLOCKS[self][1]
 
     @property
-    def dtype(self) -> np.dtype[Any] | None:
+    def dtype(self) -> "np.dtype[Any] | None":
         """The little-endian NumPy type of one value, or ``None`` for formats whose blocks hold several."""
-        return _DTYPES.get(self)
+        from trimaran.checkpoint.dtypes import DTYPES
+
+        return DTYPES.get(self)
 
     def row_bytes(self, cols: int) -> int:
         """Bytes of a row of ``cols`` values; ``cols`` must be a multiple of ``block_size``."""
@@ -69,26 +74,12 @@ class StorageFormat(StrEnum):
         return cols // self.block_size * self.block_bytes
 
 
-_DTYPES: dict[StorageFormat, np.dtype[Any]] = {
-    StorageFormat.F64: np.dtype("<f8"),
-    StorageFormat.F32: np.dtype("<f4"),
-    StorageFormat.F16: np.dtype("<f2"),
-    StorageFormat.BF16: np.dtype(ml_dtypes.bfloat16),
-    StorageFormat.F8_E4M3: np.dtype(ml_dtypes.float8_e4m3fn),
-    StorageFormat.F8_E5M2: np.dtype(ml_dtypes.float8_e5m2),
-    StorageFormat.F8_E8M0: np.dtype(ml_dtypes.float8_e8m0fnu),
-    StorageFormat.I64: np.dtype("<i8"),
-    StorageFormat.I32: np.dtype("<i4"),
-    StorageFormat.I16: np.dtype("<i2"),
-    StorageFormat.I8: np.dtype("i1"),
-    StorageFormat.U64: np.dtype("<u8"),
-    StorageFormat.U32: np.dtype("<u4"),
-    StorageFormat.U16: np.dtype("<u2"),
-    StorageFormat.U8: np.dtype("u1"),
-    StorageFormat.BOOL: np.dtype("?"),
-}
 _BLOCKS: dict[StorageFormat, tuple[int, int]] = {
-    **{fmt: (1, dtype.itemsize) for fmt, dtype in _DTYPES.items()},
+    **dict.fromkeys((StorageFormat.F64, StorageFormat.I64, StorageFormat.U64), (1, 8)),
+    **dict.fromkeys((StorageFormat.F32, StorageFormat.I32, StorageFormat.U32), (1, 4)),
+    **dict.fromkeys((StorageFormat.F16, StorageFormat.BF16, StorageFormat.I16, StorageFormat.U16), (1, 2)),
+    **dict.fromkeys((StorageFormat.F8_E4M3, StorageFormat.F8_E5M2, StorageFormat.F8_E8M0), (1, 1)),
+    **dict.fromkeys((StorageFormat.I8, StorageFormat.U8, StorageFormat.BOOL), (1, 1)),
     StorageFormat.Q8_0: (32, 34),
     StorageFormat.Q4_0: (32, 18),
     StorageFormat.Q4_1: (32, 20),
@@ -148,9 +139,9 @@ class CheckpointTensor:
     name: str
     shape: tuple[int, ...]
     fmt: StorageFormat
-    data: Bytes
+    data: "Bytes"
 
-    def array(self) -> npt.NDArray[Any]:
+    def array(self) -> "npt.NDArray[Any]":
         """A read-only view of ``shape`` in the format's NumPy type; it may be unaligned. Not for block formats."""
         dtype = self.fmt.dtype
         assert dtype is not None, self

@@ -4,9 +4,7 @@ import asyncio
 import secrets
 import time
 from dataclasses import dataclass
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING
 
 from trimaran.base import errors
 from trimaran.base.failures import error_of
@@ -18,7 +16,11 @@ from trimaran.server.metrics import Metrics
 from trimaran.server.tenants import Tenant
 from trimaran.text.encoder_tokenizer import EncoderTokenizer
 
-Float32 = npt.NDArray[np.float32]
+if TYPE_CHECKING:  # imported by those who serve an encoder: it takes a tenth of a second of every start
+    import numpy as np
+    import numpy.typing as npt
+
+    Float32 = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -37,12 +39,14 @@ class EmbeddingPlane(Admission):
     """Admits, runs and ends requests over one link to an encoder. Use it from one event loop."""
 
     def __init__(self, link: EngineLink, tokenizer: EncoderTokenizer, limits: EncoderLimits, metrics: Metrics) -> None:
+        import numpy as np  # noqa: F401, so that the first request need not wait for it
+
         super().__init__(link, metrics, max_inflight=limits.max_inflight, max_running=limits.max_running)
         self.tokenizer = tokenizer
         self.limits = limits
         self._encoder = link
 
-    async def embed(self, texts: list[list[int]], *, arrived: float, tenant: Tenant) -> Float32:
+    async def embed(self, texts: list[list[int]], *, arrived: float, tenant: Tenant) -> "Float32":
         """Vectors ``[texts, width]`` of what ``tenant`` asked at ``time.perf_counter()`` = ``arrived``.
 
         Raises ``RequestError``, ``QueueFullError``, ``DrainingError``, ``DeadlineError``, ``EngineDiedError`` or what
@@ -68,6 +72,8 @@ class EmbeddingPlane(Admission):
             seconds = time.perf_counter() - arrived
             self.took(seconds)
             self.metrics.request_seconds.observe(seconds)
+        import numpy as np
+
         return np.frombuffer(answer.vectors, "<f4").reshape(len(texts), self.limits.width).astype(np.float32)
 
     def _check(self, texts: list[list[int]]) -> None:

@@ -9,13 +9,12 @@ message; so do tokenizers that read a text otherwise than the model wrote it.
 import hashlib
 import logging
 import threading
+from array import array
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from trimaran.server.metrics import Metrics
 from trimaran.text.tokenizer import Tokenizer
@@ -26,7 +25,7 @@ SLACK = 16  # tokens: where an answer was cut, its end is written otherwise, and
 
 log = logging.getLogger(__name__)
 
-Int32 = npt.NDArray[np.int32]
+Int32: TypeAlias = "array[int]"
 
 
 class Reuse:
@@ -42,7 +41,7 @@ class Reuse:
 
     def note(self, conversation: bytes, prompt: Sequence[int], answer: Sequence[int]) -> None:
         """A request, named by the last of its ``keys``, has got this answer."""
-        tokens = np.array([*prompt, *answer], np.int32)
+        tokens = array("i", [*prompt, *answer])
         with self._lock:
             self._forget(conversation)
             self._known[conversation] = tokens, len(prompt)
@@ -60,9 +59,7 @@ class Reuse:
         answer = messages[turns].get("content")
         same = answer == self._tokenizer.decode(tokens[asked:].tolist())
         expected = tokens if same else tokens[:asked]  # an answer that the client has changed is the client's
-        given = np.array(prompt[: len(expected)], np.int32)
-        differ = np.flatnonzero(given != expected[: len(given)])
-        kept = int(differ[0]) if len(differ) else len(given)
+        kept = _in_common(array("i", prompt[: len(expected)]), expected)
         self._metrics.continued.inc()
         if kept > len(expected) - SLACK:
             return
@@ -100,3 +97,15 @@ def conversation_keys(messages: Sequence[Mapping[str, Any]], settings: Any) -> l
         hash_.update(msgspec.json.encode(message))
         keys.append(hash_.digest())
     return keys
+
+
+def _in_common(one: Int32, other: Int32) -> int:
+    """How many tokens they begin with alike."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

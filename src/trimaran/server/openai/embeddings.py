@@ -1,19 +1,21 @@
 """``POST /v1/embeddings``: texts, as text or ids, to vectors as lists of numbers or in base64."""
 
 import base64
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
-import numpy as np
 from pydantic import Field
 
 from trimaran.base.errors import RequestError
-from trimaran.server.embedding import EmbeddingPlane, Float32
+from trimaran.server.embedding import EmbeddingPlane
 from trimaran.server.openai import fields
 from trimaran.server.openai.body import Body, Ids, OneFinding, Strings
 from trimaran.server.openai.identity import Identity
 from trimaran.server.tenants import Tenant
 from trimaran.text.encoder_tokenizer import EncoderTokenizer
+
+if TYPE_CHECKING:
+    from trimaran.server.embedding import Float32
 
 MAX_TEXTS = 2048  # of one request, as in the OpenAI API
 
@@ -95,10 +97,12 @@ async def answer(
     )
 
 
-def shortened(vectors: Float32, dimensions: int) -> Float32:
+def shortened(vectors: "Float32", dimensions: int) -> "Float32":
     """The first ``dimensions`` of each vector, as long as the whole one was: what the OpenAI API does."""
     if dimensions == vectors.shape[1]:
         return vectors
+    import numpy as np
+
     cut = vectors[:, :dimensions]
     lengths = np.linalg.norm(cut, axis=1, keepdims=True)
     scaled: Float32 = cut * (np.linalg.norm(vectors, axis=1, keepdims=True) / np.maximum(lengths, 1e-12))
