@@ -54,6 +54,8 @@ def main(arguments: list[str] | None = None) -> int:
             asyncio.run(fuzz_bodies(seed, str(write_folder(model)), tally, more(), first=options.first))
     for (kind, outcome), count in sorted(tally.counts.items()):
         print(f"{kind:10}{outcome:10}{count:9,}")
+    for kind, (seconds, case) in sorted(tally.slowest.items()):
+        print(f"{kind:10}slowest   {seconds:9.1f} s (case {case})")
     print(f"{tally.cases:,} cases in {time.monotonic() - began:.0f} s, {len(tally.findings)} findings")
     return 1 if tally.findings else 0
 

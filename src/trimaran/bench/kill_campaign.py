@@ -17,7 +17,7 @@ import httpx
 from trimaran.bench.processes import tree
 from trimaran.bench.served import Served
 
-FLAGS = ("--restart", "on-failure", "--restart-limit", "5", "--restart-stable", "1")
+FLAGS = ("--restart", "on-failure", "--restart-limit", "5", "--restart-stable", "0.5")
 STREAM_SECONDS = 300.0  # within which every stream has to end
 RECOVERY_SECONDS = 120.0
 SETTLE_SECONDS = 10.0
@@ -54,7 +54,7 @@ async def kill_engines(model: str, kills: int, streams: int, seed: int, flags: S
     engines: set[int] = set()
     server = Served(model, [*FLAGS, "--max-num-seqs", str(streams), *flags])
     async with server:
-        await _load(server, streams, Campaign(), asyncio.sleep(1))  # so that all that comes with load is there
+        await _load(server, streams, Campaign(), asyncio.sleep(0.5))  # so that all that comes with load is there
         campaign.before = await _traces(server)
         await _load(server, streams, campaign, _kill(server, kills, streams, random, campaign, engines))
         campaign.after = await _traces(server)
@@ -124,7 +124,7 @@ async def _kill(
 ) -> None:
     for _ in range(kills):
         await _until_running(server, streams)
-        await asyncio.sleep(1 + random.random())  # a life that is long enough to begin a new row of restarts
+        await asyncio.sleep(0.5 + random.random())  # a life that is long enough to begin a new row of restarts
         engine = _engine(server)
         engines.add(engine)
         os.kill(engine, signal.SIGKILL)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
@@ -17,7 +18,7 @@ from trimaran.bench.served import Served
 CASE_SECONDS = 120.0  # far above all of the server's own time limits
 FLAGS = (
     "--executor", "null", "--max-model-len", "8192", "--max-num-seqs", "8", "--kv-cache-memory-bytes", "64M",
-    "--timeout-body", "3", "--timeout-keep-alive", "2", "--max-body-bytes", "100000",
+    "--timeout-body", "1", "--timeout-keep-alive", "1", "--max-body-bytes", "100000",
     "--tool-call-parser", "hermes",
 )  # fmt: skip
 GROWTH = 256 << 20  # bytes that server and engine may take more at the end than after the first requests
@@ -58,7 +59,7 @@ async def _work(server: Served, seed: int, numbers: Iterator[int], tally: Tally)
         case = f"{seed}/http-{number}"
         random = Random(case)
         kind = random.choice(("body", "body", "body", "route", "raw"))
-        lines = len(server.log)
+        lines, began = len(server.log), time.monotonic()
         try:
             async with asyncio.timeout(CASE_SECONDS):
                 outcome = await {"body": _body, "route": _route, "raw": _raw}[kind](server, random)
@@ -69,6 +70,7 @@ async def _work(server: Served, seed: int, numbers: Iterator[int], tally: Tally)
             outcome = "wrong"
             raised = [line.strip() for line in server.log[lines:] if "Error" in line][-1:]
             tally.note(Finding(kind, f"{type(error).__name__} {error} {' '.join(raised)}"[:400], case))
+        tally.took(kind, time.monotonic() - began, case)
         tally.counts[kind, outcome] += 1
 
 

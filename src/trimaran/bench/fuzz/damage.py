@@ -92,7 +92,7 @@ def _change(random: Random, box: Any, key: Any, nodes: list[tuple[Any, Any]]) ->
     old = box[key]
     match random.randrange(8):
         case 0 | 1:
-            box[key] = random.choice(VALUES)
+            box[key] = copy.deepcopy(random.choice(VALUES))
         case 2 if isinstance(box, dict):
             del box[key]
         case 3 if isinstance(box, dict):

@@ -6,6 +6,7 @@ import signal
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -172,7 +173,9 @@ def fuzz_readers(
             folder.mkdir()
             try:
                 kind, path, wrong = write_case(Random(case), folder)
+                began = time.monotonic()
                 outcome, detail = process.read(kind, path)
+                tally.took(kind, time.monotonic() - began, case)
                 tally.counts[kind, outcome] += 1
                 if outcome == "read" and wrong:
                     outcome, detail = "missed", "the damage was not noticed"

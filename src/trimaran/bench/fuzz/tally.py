@@ -26,6 +26,10 @@ class Tally:
 
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     findings: dict[str, Finding] = field(default_factory=dict)
+    slowest: dict[str, tuple[float, str]] = field(default_factory=dict)  # seconds and case, by kind
+
+    def took(self, kind: str, seconds: float, case: str) -> None:
+        self.slowest[kind] = max((seconds, case), self.slowest.get(kind, (0.0, "")))
 
     def note(self, finding: Finding) -> bool:
         """Whether there was none like it; one that is new is shown at once."""
