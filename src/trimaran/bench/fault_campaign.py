@@ -30,6 +30,7 @@ TRANSFER_FAULTS: dict[str, Callable[[Transfers], bool | None]] = {
 }
 LENGTHS = (24, 40, 64, 100)  # of prompts, behind a prefix that others have too, or none
 MOST_NEW = 24
+END_STEPS = 2000  # in which all that runs has ended
 
 
 @dataclass
@@ -77,25 +78,20 @@ class Campaign:
 
     def run(self, faults: int) -> Tally:
         """Injects so many faults, then lets all requests end; asserts that the books are whole."""
-        injected = self.tally.injected
+        random, injected = self._random, self.tally.injected
         while injected.total() < faults:
             while len(self._outputs) < self._together:
-                self._submit()
-            self._step(inject=self._random.random() < 0.3)
-        while self._outputs:
-            self._step(inject=False)
-        self._transfers.expire()
-        self.tally.leases = self._transfers.leases
-        self.tally.refused = self._transfers.refused
-        cache = self._engine.cache
-        self.tally.quarantined = sum(group.pool.quarantined for group in cache.groups)
-        for group in cache.groups:
-            group.table[:] = 0  # what was written into rows that nobody had
-        cache.check()
-        assert cache.unused, "pages were lost"
-        return self.tally
+                self.submit()
+            self.transfer()
+            if random.random() < 0.05:
+                self.leave()
+            if random.random() < 0.3:
+                self.inject(random.choice([*INJECTORS, *TRANSFER_FAULTS]))
+            self.step()
+        return self.end()
 
-    def _submit(self) -> None:
+    def submit(self) -> None:
+        """A request comes, with a prompt that begins as others do or on its own."""
         name = f"{self.tally.requests}"
         self.tally.requests += 1
         prompt = [*self._random.choice(self._prefixes), *self._tokens(self._random.choice(LENGTHS))]
@@ -103,14 +99,37 @@ class Campaign:
         self._prompts[name], self._outputs[name] = prompt, []
         self._engine.submit(Submit(name, prompt, sampling))
 
-    def _step(self, *, inject: bool) -> None:
-        sequences = [sequence for sequence in self._engine.sequences if sequence.slot is not None]
-        self._transfers.turn(sequences)
-        if self._outputs and self._random.random() < 0.05:
-            self._engine.cancel(self._random.choice(list(self._outputs)))  # its end comes with this step
-            sequences = [sequence for sequence in sequences if sequence.slot is not None]
-        if inject:
-            self._inject(sequences)
+    def leave(self) -> None:
+        """A client leaves, if there is one; its request's end comes with the next step."""
+        if self._outputs:
+            self._engine.cancel(self._random.choice(list(self._outputs)))
+
+    def transfer(self) -> None:
+        """Leases begin and end as they do where nothing is wrong."""
+        self._transfers.turn(self._running)
+
+    def inject(self, kind: str) -> None:
+        """A fault, of ``INJECTORS`` or ``TRANSFER_FAULTS``, unless there is nothing that it could befall."""
+        if kind in TRANSFER_FAULTS:
+            refused = TRANSFER_FAULTS[kind](self._transfers)
+            if refused is not None:
+                self.tally.injected[kind] += 1
+                self.tally.detected += refused
+                self.tally.missed += not refused
+            return
+        cache, sequences = self._engine.cache, self._running
+        before = traces(cache, sequences)
+        if sequences and INJECTORS[kind](cache, sequences, self._random):
+            self.tally.injected[kind] += 1
+            after = traces(cache, sequences)
+            for name, entries in before.items():
+                if touched := {entry for entry in entries if after[name].get(entry) != entries[entry]}:
+                    self._touched.setdefault(name, set()).update(touched)
+            self._miscounted |= miscounted(cache, sequences, self._engine.leases.pages())
+
+    def step(self) -> None:
+        """The engine goes on, and what it says and does is judged."""
+        sequences = self._running
         self._holders = {
             sequence.id: {(number, ref.page) for number, held in enumerate(sequence.pages) for ref in held.refs}
             for sequence in sequences
@@ -126,24 +145,28 @@ class Campaign:
             if name in self._outputs:
                 self._judge_survivor(sequence, pages, computed)
 
-    def _inject(self, sequences: list[Sequence]) -> None:
-        kind = self._random.choice([*INJECTORS, *TRANSFER_FAULTS])
-        if kind in TRANSFER_FAULTS:
-            refused = TRANSFER_FAULTS[kind](self._transfers)
-            if refused is not None:
-                self.tally.injected[kind] += 1
-                self.tally.detected += refused
-                self.tally.missed += not refused
-            return
+    def end(self) -> Tally:
+        """Lets all requests and leases end; asserts that the books are whole."""
+        for _ in range(END_STEPS):
+            if self._engine.idle:
+                break
+            self._transfers.expire()  # or what waits for their pages would for ever
+            self.step()
+        assert not self._outputs, "a request has no end"
+        self._transfers.expire()
+        self.tally.leases = self._transfers.leases
+        self.tally.refused = self._transfers.refused
         cache = self._engine.cache
-        before = traces(cache, sequences)
-        if sequences and INJECTORS[kind](cache, sequences, self._random):
-            self.tally.injected[kind] += 1
-            after = traces(cache, sequences)
-            for name, entries in before.items():
-                if touched := {entry for entry in entries if after[name].get(entry) != entries[entry]}:
-                    self._touched.setdefault(name, set()).update(touched)
-            self._miscounted |= miscounted(cache, sequences, self._engine.leases.pages())
+        self.tally.quarantined = sum(group.pool.quarantined for group in cache.groups)
+        for group in cache.groups:
+            group.table[:] = 0  # what was written into rows that nobody had
+        cache.check()
+        assert cache.unused, "pages were lost"
+        return self.tally
+
+    @property
+    def _running(self) -> list[Sequence]:
+        return [sequence for sequence in self._engine.sequences if sequence.slot is not None]
 
     def _judge_survivor(self, sequence: Sequence, pages: tuple[HeldPages, ...], computed: int) -> None:
         """After a step that has not ended the sequence."""

@@ -23,8 +23,7 @@ def traces(cache: KVCache, sequences: Items[Sequence]) -> dict[str, dict[Entry, 
             for index, ref in enumerate(held.refs, held.first):
                 entries[number, index] = (
                     int(group.table[sequence.slot, index]),
-                    int(group.expected.tags[sequence.slot, index]),
-                    int(group.expected.owners[sequence.slot, index]),
+                    *(int(each[sequence.slot, index]) for each in group.expected or ()),
                     int(group.pool.tags[ref.page]),
                     int(group.pool.owner_numbers[ref.page]),
                 )
@@ -69,7 +68,7 @@ def swap_rows(cache: KVCache, sequences: Items[Sequence], random: Random) -> boo
         return False
     a, b = map(slot_of, random.sample(sequences, 2))
     for group in cache.groups:
-        for rows in (group.table, *group.expected):
+        for rows in (group.table, *(group.expected or ())):
             rows[[a, b]] = rows[[b, a]]
     return True
 
@@ -91,6 +90,8 @@ def leave_bounds(cache: KVCache, sequences: Items[Sequence], random: Random) -> 
 def age_tag(cache: KVCache, sequences: Items[Sequence], random: Random) -> bool:
     """An entry has the tag that its page had before."""
     sequence, group, index, _ = _pick(cache, sequences, random)
+    if group.expected is None:
+        return False
     group.expected.tags[sequence.slot, index] -= random.randint(1, 5)
     return True
 
@@ -148,7 +149,7 @@ def race_for_page(cache: KVCache, sequences: Items[Sequence], random: Random) ->
     held = other.pages[cache.groups.index(group)]
     if any(ref == each for each in held.refs) or held.end == group.table.shape[1] or not free_under_holders(group, ref):
         return False
-    group.extend(slot_of(other), held, held.end + 1, other.id)
+    group.extend(slot_of(other), held, held.end + 1, other.id, other.owner)
     return True
 
 

@@ -40,12 +40,13 @@ class KVCache:
         tags = count(1)
         marks = [None] * len(num_pages) if page_tags is None else page_tags
         self.groups = tuple(
-            PageGroup(PagePool(pages - 1, tags, where), window, limits)
+            PageGroup(PagePool(pages - 1, tags, where), window, limits, tagged=where is not None)
             for window, pages, where in zip(windows, num_pages, marks, strict=True)
         )
         self._windowed = [(number, group) for number, group in enumerate(self.groups) if group.window is not None]
         self.tables: tuple[Int32, ...] = tuple(group.table for group in self.groups)
-        self.expected = None if page_tags is None else tuple(group.expected for group in self.groups)
+        kept = [group.expected for group in self.groups if group.expected is not None]
+        self.expected = tuple(kept) if kept else None
         self.prefix = PrefixCache(self.groups, identity, enabled=prefix_caching)
 
     @property
@@ -73,7 +74,7 @@ class KVCache:
             return False
         for group, held, end in zip(self.groups, found, ends, strict=True):
             group.show(slot, held, sequence.keys[held.first : held.end], sequence.owner)
-            group.extend(slot, held, end, sequence.id)
+            group.extend(slot, held, end, sequence.id, sequence.owner)
         sequence.slot = slot
         sequence.pages = found
         sequence.computed = sequence.sealed = cached * self._page_size
@@ -90,7 +91,7 @@ class KVCache:
             if end - held.end > group.pool.available:
                 return False
         for group, held in zip(self.groups, sequence.pages, strict=True):
-            group.extend(sequence.slot, held, end, sequence.id)
+            group.extend(sequence.slot, held, end, sequence.id, sequence.owner)
         sequence.room = end * self._page_size
         return True
 

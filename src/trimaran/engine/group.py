@@ -47,7 +47,8 @@ class PageGroup:
     this happens between two steps.
     """
 
-    def __init__(self, pool: PagePool, window: int | None, limits: SchedulerLimits) -> None:
+    def __init__(self, pool: PagePool, window: int | None, limits: SchedulerLimits, *, tagged: bool = True) -> None:
+        """``tagged``: an executor compares what is ``expected`` of the table's entries."""
         self.pool = pool
         self.window = window
         self.page_size = limits.page_size
@@ -56,7 +57,7 @@ class PageGroup:
         self.lost: list[PageRef] = []  # references that had become no good before they were given back
         pages = pages_of(limits.context, limits.page_size)
         self.table: Int32 = np.zeros((limits.max_num_seqs, pages), np.int32)
-        self.expected = PageTags.of(limits.max_num_seqs, pages)
+        self.expected = PageTags.of(limits.max_num_seqs, pages) if tagged else None
 
     def first(self, position: int) -> int:
         """Index of the first page that the token at ``position`` reads."""
@@ -86,22 +87,27 @@ class PageGroup:
         sequence's number."""
         entries = slice(held.first, held.end)
         self.table[slot, entries] = [ref.page for ref in held.refs]
-        self.expected.tags[slot, entries] = [ref.tag for ref in held.refs]
-        self.expected.owners[slot, entries] = [owner_number(key) ^ reader for key in keys]
+        if self.expected is not None:
+            self.expected.tags[slot, entries] = [ref.tag for ref in held.refs]
+            self.expected.owners[slot, entries] = [owner_number(key) ^ reader for key in keys]
 
-    def extend(self, slot: int, held: HeldPages, end: int, owner: str) -> None:
-        """Takes pages up to index ``end``; the caller knows that so many are available."""
+    def extend(self, slot: int, held: HeldPages, end: int, owner: str, reader: int) -> None:
+        """Takes pages up to index ``end`` for the sequence called ``owner``, whose number is ``reader``; the caller
+        knows that so many are available."""
+        expected = self.expected
         for index in range(held.end, end):
-            ref = self.pool.allocate(owner, held.refs[-1].page + 1 if held.refs else NULL_PAGE)
+            ref = self.pool.allocate(owner, held.refs[-1].page + 1 if held.refs else NULL_PAGE, reader)
             held.add(ref)
             self.table[slot, index] = ref.page
-            self.expected.tags[slot, index] = ref.tag
-            self.expected.owners[slot, index] = 0  # the sequence's own
+            if expected is not None:
+                expected.tags[slot, index] = ref.tag
+                expected.owners[slot, index] = 0  # the sequence's own
 
     def seal(self, slot: int, held: HeldPages, index: int, key: bytes, reader: int, *, findable: bool) -> None:
         """Makes the sequence's page number ``index``, which is full, immutable; see ``PagePool.seal``."""
         self.pool.seal(held.refs[index - held.first], key, findable=findable)
-        self.expected.owners[slot, index] = owner_number(key) ^ reader
+        if self.expected is not None:
+            self.expected.owners[slot, index] = owner_number(key) ^ reader
 
     def give_back(self, slot: int, held: HeldPages, position: int) -> None:
         """Gives back the pages that no token from ``position`` on reads. Sealed ones stay findable until taken."""
@@ -132,5 +138,6 @@ class PageGroup:
 
     def _clear(self, slot: int, first: int, end: int) -> None:
         self.table[slot, first:end] = NULL_PAGE
-        self.expected.tags[slot, first:end] = 0
-        self.expected.owners[slot, first:end] = 0
+        if self.expected is not None:
+            self.expected.tags[slot, first:end] = 0
+            self.expected.owners[slot, first:end] = 0

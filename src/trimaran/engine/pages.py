@@ -75,8 +75,9 @@ class PagePool:
     def references(self, page: int) -> int:
         return self._references[page]
 
-    def allocate(self, owner: str, wanted: int = NULL_PAGE) -> PageRef:
-        """Hands out a page for ``owner`` to write: ``wanted``, if that is free. The caller has checked ``available``.
+    def allocate(self, owner: str, wanted: int = NULL_PAGE, number: int | None = None) -> PageRef:
+        """Hands out a page for ``owner`` to write: ``wanted``, if that is free. The caller has checked ``available``,
+        and may know the ``number`` that stands for ``owner``.
 
         Who asks for the page after its last one has its pages in a row, where others leave room for that.
         """
@@ -89,7 +90,8 @@ class PagePool:
         else:
             page, _ = self._free.popitem()
         self.tags[page] = tag = next(self._new_tags)
-        self._own(page, owner)
+        self.owners[page] = owner
+        self.owner_numbers[page] = owner_number(owner) if number is None else number
         self._states[page] = PageState.WRITING
         self._references[page] = 1
         return PageRef(page, tag)
