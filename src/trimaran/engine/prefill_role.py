@@ -41,7 +41,7 @@ class PrefillRole:
         self._engine = engine
         self._hello = hello
         self._key = key
-        self._transports = transports
+        self.transports = transports
         self._links: dict[tuple[str, str, int], Link] = {}  # by transport, address and epoch of the receiver
         self._given: dict[str, _Given] = {}
         self._ended: list[FromEngine] = []
@@ -149,11 +149,11 @@ class PrefillRole:
     def _link(self, ticket: Ticket) -> Link:
         """To the receiver of a ticket, by the first transport of its choice that there is here."""
         for address in ticket.addresses:
-            if transport := self._transports.get(address.transport):
+            if transport := self.transports.get(address.transport):
                 place = (address.transport, address.address, ticket.epoch)
                 link = self._links.get(place)
                 if link is None or link.failure is not None:
                     link = self._links[place] = transport.connect(address.address, self._hello)
                 return link
-        theirs, ours = ", ".join(each.transport for each in ticket.addresses), ", ".join(self._transports)
+        theirs, ours = ", ".join(each.transport for each in ticket.addresses), ", ".join(self.transports)
         raise PeerError(f"the engine that decodes offers {theirs or 'no transport'}, this one has {ours}")

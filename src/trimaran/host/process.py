@@ -2,8 +2,9 @@
 
 The worker is any module that keeps this contract:
 
-* Its only argument is the number of a file descriptor: its end of a stream socket to the host, which has no name in any
-  file system and so is open to nobody else.
+* Its argument is the number of a file descriptor: its end of a stream socket to the host, which has no name in any
+  file system and so is open to nobody else. Another argument, if there is one, is its name, for who looks at a list of
+  processes.
 * Its configuration is the first line of standard input, as JSON. Standard input then stays open for as long as the host
   lives: end of file means that nobody listens any more, and the worker exits at once, whatever it is doing.
 * It speaks ``base/messages.py`` in msgpack, framed as in ``base/frames.py``. A ``Failed`` without an id before
@@ -56,9 +57,12 @@ class EngineProcess:
     that closes its line, or says what is no message, is made to die.
     """
 
-    def __init__(self, config: Mapping[str, Any], *, module: str = "trimaran.engine.worker") -> None:
+    def __init__(
+        self, config: Mapping[str, Any], *, module: str = "trimaran.engine.worker", name: str | None = None
+    ) -> None:
         """``config`` is what the worker's own configuration class accepts, as JSON values (paths as strings)."""
         self._config = config
+        self._name = () if name is None else (name,)
         self._module = module
         self._process: asyncio.subprocess.Process | None = None
         self._exit: asyncio.Task[Exit] | None = None
@@ -84,6 +88,7 @@ class EngineProcess:
                 "-m",
                 self._module,
                 str(theirs.fileno()),
+                *self._name,
                 pass_fds=(theirs.fileno(),),
                 stdin=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,

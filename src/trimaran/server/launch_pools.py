@@ -45,7 +45,7 @@ class TwoPools:
     def __init__(self, prefill: list[Mapping[str, Any]], decode: list[Mapping[str, Any]]) -> None:
         """The configuration of each worker process."""
         self._members = [
-            _Member(role, number, config, EngineProcess(config))
+            _Member(role, number, config, EngineProcess(config, name=f"{role}-{number}"))
             for role, configs in (("prefill", prefill), ("decode", decode))
             for number, config in enumerate(configs)
         ]
@@ -82,7 +82,7 @@ class TwoPools:
             member.metrics = shown.engine(member.role, member.number)
             link = EngineLink(
                 member.process,
-                partial(EngineProcess, member.config),
+                partial(EngineProcess, member.config, name=f"{member.role}-{member.number}"),
                 member.metrics,
                 options.timeout_engine,
                 policy,
