@@ -154,6 +154,7 @@ def test_a_prompt_that_does_not_come_in_time_fails_and_frees_its_pages():
         failed = pools.said["a"][-1]
         assert isinstance(failed, Failed)
         assert (failed.kind, "lease of 0.2 s is over" in failed.message) == ("TransferError", True)
+        assert pools.roles[1].told(pools.decode.stats()).transfers_failed == {"expired": 1}
         check_whole(pools.decode)
 
 

@@ -31,7 +31,7 @@ def test_metrics():
     metrics.errors.labels("invalid_value").inc()
     metrics.tool_calls.labels("parsed").inc()
     metrics.engine.start_took({"load": 0.1}, 0.2)
-    metrics.engine.observe(Beat(pages=[CachePages(None, 1, 1, 0)]))
+    metrics.engine.observe(Beat(pages=[CachePages(None, 1, 1, 0)], transfers_failed={"link": 1}))
     metrics.engine.start_took({"map": 0.1}, 0.5)
     exported = {}
     for family in metrics.registry.collect():

@@ -53,6 +53,17 @@ def test_fragmentation_is_a_share_of_what_sequences_hold():
     assert value(metrics, "trimaran_pages_scattered_ratio", window="512") == 1
 
 
+def test_transfers_are_counted_by_what_they_failed_of():
+    metrics = Metrics()
+    metrics.engine.observe(Beat(transfers_failed={"link": 2}, links_rejected=1))
+    metrics.engine.observe(Beat(transfers_failed={"link": 3, "expired": 1}, links_rejected=1))
+    metrics.engine.started()
+    metrics.engine.observe(Beat(transfers_failed={"expired": 1}))
+    assert value(metrics, "trimaran_transfers_failed_total", cause="link") == 3
+    assert value(metrics, "trimaran_transfers_failed_total", cause="expired") == 2
+    assert value(metrics, "trimaran_links_rejected_total") == 1
+
+
 def test_servers_share_nothing():
     one, other = Metrics(), Metrics()
     one.cancelled.inc()

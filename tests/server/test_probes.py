@@ -16,6 +16,8 @@ METRICS = {
     "trimaran_inter_token_seconds": "histogram",
     "trimaran_page_leases": "gauge",
     "trimaran_page_leases_expired": "counter",
+    "trimaran_links_rejected": "counter",
+    "trimaran_transfers_failed": "counter",
     "trimaran_pages": "gauge",
     "trimaran_pages_cached": "gauge",
     "trimaran_pages_free": "gauge",

@@ -190,6 +190,8 @@ class Beat(msgspec.Struct, frozen=True, tag=True):
     preemptions: int = 0
     page_faults: int = 0  # entries of page tables that were not what they were made for
     leases_expired: int = 0  # leases of pages that ended by time, not by word
+    links_rejected: int = 0  # connections of other workers, or of strangers, that were turned away
+    transfers_failed: dict[str, int] = {}  # by cause: transfers that this engine expected and that did not come
     canary_checks: int = 0  # runs of the prompt whose logits are known, since the start
     canary_deviations: int = 0  # of these, those that came out otherwise: the last one
     step_seconds: float = 0.0  # while there was a step to run

@@ -9,8 +9,10 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
+from msgspec import structs
+
 from trimaran.base.errors import TransferError, TrimaranError, UnsupportedError
-from trimaran.base.messages import Admit, Admitted, FromEngine, Prefill
+from trimaran.base.messages import Admit, Admitted, Beat, FromEngine, Prefill
 from trimaran.engine.decoding import DecodeEngine, Expected
 from trimaran.engine.pages import PageRef
 from trimaran.kernels.page_tags import owner_number
@@ -102,6 +104,11 @@ class DecodeRole:
         """What may be readable when there is something to do."""
         links = [incoming.link.fileno() for incoming in self._links.values()]
         return links + [listener.fileno() for _, listener in self._listeners]
+
+    def told(self, beat: Beat) -> Beat:
+        """The engine's counters with those of transfers."""
+        rejected = sum(listener.rejected for _, listener in self._listeners)
+        return structs.replace(beat, links_rejected=rejected, transfers_failed=dict(self._arrivals.failed))
 
     def close(self) -> None:
         for incoming in self._links.values():

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from trimaran.base.errors import PeerError, TransferError, TrimaranError, UnsupportedError
 from trimaran.base.failures import failure_of
-from trimaran.base.messages import Admit, FromEngine, Handed, Prefill, Tokens
+from trimaran.base.messages import Admit, Beat, FromEngine, Handed, Prefill, Tokens
 from trimaran.engine.prefilling import Handing, PrefillEngine
 from trimaran.pools.hello import Hello
 from trimaran.pools.key import PoolKey
@@ -95,6 +95,10 @@ class PrefillRole:
     def filenos(self) -> list[int]:
         """What may be readable when there is something to do."""
         return [link.fileno() for link in self._links.values()]
+
+    def told(self, beat: Beat) -> Beat:
+        """What fails is said of each request."""
+        return beat
 
     def close(self) -> None:
         for link in self._links.values():

@@ -4,7 +4,7 @@ import secrets
 from typing import TYPE_CHECKING, Protocol
 
 from trimaran.base.errors import ConfigError, UnsupportedError
-from trimaran.base.messages import Admit, FromEngine, Prefill
+from trimaran.base.messages import Admit, Beat, FromEngine, Prefill
 from trimaran.engine.config import PoolConfig
 from trimaran.engine.decoding import DecodeEngine
 from trimaran.engine.engine import Engine
@@ -41,6 +41,10 @@ class EngineRole(Protocol):
         """What becomes readable when the next ``turn`` has something to do."""
         ...
 
+    def told(self, beat: Beat) -> Beat:
+        """The engine's counters with those of the role."""
+        ...
+
     def close(self) -> None:
         """Ends all links."""
         ...
@@ -65,6 +69,9 @@ class Alone:
 
     def filenos(self) -> list[int]:
         return []
+
+    def told(self, beat: Beat) -> Beat:
+        return beat
 
     def close(self) -> None:
         pass

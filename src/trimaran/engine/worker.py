@@ -160,7 +160,7 @@ def serve(
                 canary.turn(time.monotonic())
             replies += canary.sift(engine.step())
         if time.monotonic() >= beat:
-            replies.append(engine.stats() if canary is None else canary.stats())
+            replies.append(role.told(engine.stats() if canary is None else canary.stats()))
             beat = time.monotonic() + BEAT_SECONDS
         if replies:
             channel.send(replies)

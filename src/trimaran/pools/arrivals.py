@@ -1,6 +1,6 @@
 """All transfers that a receiver expects: which of them a message is for, from whom, and when they are over."""
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Hashable, Sequence
 
 from trimaran.base.errors import TransferError
@@ -23,6 +23,7 @@ class Arrivals:
         self._limit = limit
         self._open: dict[str, Receiving] = {}
         self._links: dict[str, Hashable] = {}
+        self.failed: Counter[Cause] = Counter()  # since the start, by cause
         self._ended: OrderedDict[str, Answer] = OrderedDict()
 
     def __len__(self) -> int:
@@ -96,6 +97,8 @@ class Arrivals:
         if receiving is None or receiving.answer is None:
             return
         del self._open[transfer]
+        if isinstance(receiving.answer, Refused):
+            self.failed[receiving.answer.cause] += 1
         self._ended[transfer] = receiving.answer
         while len(self._ended) > REMEMBERED:
             oldest, _ = self._ended.popitem(last=False)

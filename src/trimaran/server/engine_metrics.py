@@ -56,6 +56,9 @@ class EngineMetrics:
                 "Leases of cache pages whose transfer was not heard of in time",
                 registry=registry,
             ),
+            "links_rejected": Counter(
+                "trimaran_links_rejected", "Connections for cache pages that were turned away", registry=registry
+            ),
             "constrained_requests": Counter(
                 "trimaran_constrained_requests", "Sequences held to a grammar or constraint", registry=registry
             ),
@@ -72,6 +75,12 @@ class EngineMetrics:
             ),
             "preemptions": Counter("trimaran_preemptions", "Sequences that gave up their pages", registry=registry),
         }
+        self._transfers_failed = Counter(
+            "trimaran_transfers_failed",
+            "Prompts that did not come from the worker that computed them",
+            ["cause"],
+            registry=registry,
+        )
         self._gauges = {
             "running": Gauge("trimaran_sequences_running", "Sequences that take part in steps", registry=registry),
             "waiting": Gauge("trimaran_sequences_waiting", "Sequences that wait for a place", registry=registry),
@@ -129,6 +138,8 @@ class EngineMetrics:
         """Takes over an engine's counters and gauges."""
         for name, counter in self._counters.items():
             counter.inc(max(0, getattr(beat, name) - getattr(self._last, name)))
+        for cause, count in beat.transfers_failed.items():
+            self._transfers_failed.labels(cause).inc(max(0, count - self._last.transfers_failed.get(cause, 0)))
         for name, gauge in self._gauges.items():
             gauge.set(getattr(beat, name))
         for name, gauge in self._pages.items():
