@@ -1,15 +1,13 @@
 """Calls of tools through the official client, forced and free, by a model that knows nothing: the grammar does it."""
 
 import json
-from pathlib import Path
 
 import jsonschema
 import openai
 import pytest
 
-from .running import NAME, running
+from .running import NAME
 
-QWEN = Path(__file__).resolve().parents[1] / "data" / "templates" / "qwen3.jinja"
 PARAMETERS = {
     "type": "object",
     "properties": {"city": {"enum": ["Bern", "Rome"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
@@ -27,12 +25,6 @@ SCHEMA = {
 FORMAT = {"type": "json_schema", "json_schema": {"name": "sky", "schema": SCHEMA}}
 HELLO = [{"role": "user", "content": "Hello!"}]
 QUIET = {"chat_template_kwargs": {"enable_thinking": False}}
-
-
-@pytest.fixture(scope="module")
-def tooled(byte_model):
-    with running(byte_model, chat_template=str(QWEN)) as server:
-        yield server
 
 
 @pytest.fixture
