@@ -87,7 +87,8 @@ def test_taken_before_the_commit_is_a_failure() -> None:
     [
         ({"model": "sha256:other"}, "sha256:other.*sha256:model"),
         ({"token_digest": digest_of_tokens(prompt(69))}, "another prompt"),
-        ({"tokens": 60}, "asks for pages 0 to 4"),
+        ({"tokens": 71}, "another prompt"),
+        ({"tokens": 60}, "another prompt"),
         ({"layout": layout_data(replace(LAYOUT, executor="native"))}, "executor.*reference.*native"),
         ({"layout": layout_data(replace(LAYOUT, version=99))}, "version"),
         ({"layout": layout_data(replace(LAYOUT, page_size=32))}, "page size: 16 .*, 32"),
@@ -101,11 +102,14 @@ def test_taken_before_the_commit_is_a_failure() -> None:
 )
 def test_a_ticket_for_something_else_is_turned_down(changes: dict[str, object], what: str) -> None:
     of = msgspec.structs.replace(ticket(), **changes)
-    ids = prompt(of.tokens if "tokens" in changes else 70)
-    if "tokens" in changes:
-        of = msgspec.structs.replace(of, token_digest=digest_of_tokens(ids))
     with pytest.raises(TransferError, match=what):
-        Sending(of, LAYOUT, MODEL, ids, 0.0)
+        Sending(of, LAYOUT, MODEL, prompt(70), 0.0)
+
+
+def test_a_ticket_for_more_pages_than_the_prompt_has_is_turned_down() -> None:
+    of = msgspec.structs.replace(ticket(60), groups=ticket(70).groups)
+    with pytest.raises(TransferError, match="asks for pages 0 to 4"):
+        Sending(of, LAYOUT, MODEL, prompt(60), 0.0)
 
 
 def test_formats_may_differ_but_scales_of_the_receivers_format_may_not() -> None:

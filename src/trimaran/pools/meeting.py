@@ -75,7 +75,7 @@ class SocketTransport(ABC):
     def _meet(self, connected: socket.socket, hello: Hello, *, dialled: bool, until: float) -> Met:
         stream = Stream(connected)
         try:
-            self.check_peer(connected)
+            self.prepare(connected)
             records, peer = meet(stream, self._key, hello, dialled=dialled, until=until)
             if self.encrypts and AES in hello.ciphers and AES in peer.ciphers:
                 records.encrypt()
@@ -110,8 +110,9 @@ class SocketTransport(ABC):
                 peer.name,
             )
 
-    def check_peer(self, connected: socket.socket) -> None:  # noqa: B027  # most have nothing to check
-        """Raises ``PeerError`` when whoever is at the other end may not be there, whatever key it has."""
+    def prepare(self, connected: socket.socket) -> None:  # noqa: B027  # some have nothing to prepare
+        """Sets a fresh connection up; raises ``PeerError`` when whoever is at the other end may not be there, whatever
+        key it has."""
 
 
 class SocketListener:

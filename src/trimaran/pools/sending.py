@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import numpy.typing as npt
 
 from trimaran.base.errors import PeerError, TransferError
@@ -150,7 +151,7 @@ def check_ticket(ticket: Ticket, layout: PageLayout, model: str, prompt: npt.Arr
         check_layouts(layout_data(layout), ticket.layout)
     except PeerError as error:
         raise TransferError(str(error)) from None
-    if ticket.token_digest != digest_of_tokens(prompt):
+    if ticket.tokens != np.size(prompt) or ticket.token_digest != digest_of_tokens(prompt):
         raise TransferError(f"the ticket is of another prompt, of {ticket.tokens} tokens")
     if len(ticket.groups) != len(layout.groups):
         raise TransferError(

@@ -78,7 +78,7 @@ class SharedMemoryTransport(SocketTransport):
             raise TransferError(f"cannot connect to {address}: {error}") from None
         return connected
 
-    def check_peer(self, connected: socket.socket) -> None:
+    def prepare(self, connected: socket.socket) -> None:
         """Names without a file have no permissions, so the other side's user is asked for."""
         if sys.platform == "linux":
             found = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))

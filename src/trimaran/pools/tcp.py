@@ -34,8 +34,8 @@ class TcpTransport(SocketTransport):
             raise TransferError(f"cannot connect to {address}: {error}") from None
         return connected
 
-    def check_peer(self, connected: socket.socket) -> None:
-        """Nobody is wrong here; but a host that vanishes is to be noticed."""
+    def prepare(self, connected: socket.socket) -> None:
+        """Small messages go at once, and a host that vanishes is noticed."""
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         with contextlib.suppress(AttributeError):  # where the system has no such options its own times hold
