@@ -13,6 +13,8 @@ METRICS = {
     "trimaran_canary_deviations": "counter",
     "trimaran_cached_tokens": "counter",
     "trimaran_generated_tokens": "counter",
+    "trimaran_drafted_tokens": "counter",
+    "trimaran_accepted_tokens": "counter",
     "trimaran_inter_token_seconds": "histogram",
     "trimaran_page_leases": "gauge",
     "trimaran_page_leases_expired": "counter",

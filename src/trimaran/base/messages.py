@@ -187,6 +187,8 @@ class Beat(msgspec.Struct, frozen=True, tag=True):
     prompt_tokens: int = 0
     cached_tokens: int = 0
     generated_tokens: int = 0
+    drafted_tokens: int = 0  # by speculation
+    accepted_tokens: int = 0  # of these, those that were right
     preemptions: int = 0
     page_faults: int = 0  # entries of page tables that were not what they were made for
     leases_expired: int = 0  # leases of pages that ended by time, not by word

@@ -131,6 +131,7 @@ def engine_config(options: ServeOptions, path: Path, name: str) -> "EngineConfig
             canary_interval=options.canary_interval,
             threads=options.threads,
             pin_threads=options.pin_threads,
+            speculative_ngram=options.speculative_ngram,
             overlap=options.overlap,
             seed=options.seed,
             **more,

@@ -23,6 +23,9 @@ class PoolConfig:
     listen: dict[str, str] = field(default_factory=dict)  # addresses by transport; else such as only this host reaches
 
 
+MOST_DRAFTED = 16  # tokens of a draft: more are hardly ever right
+
+
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig:
     """Options of one engine. None means: as the model or the machine suggests (``engine/load.py`` decides).
@@ -57,6 +60,7 @@ class EngineConfig:
     # Seconds between two runs of a prompt whose logits are known, by a worker; in any process it runs when the model is
     # loaded. 0: never.
     canary_interval: float = 0.0
+    speculative_ngram: int = 0  # most tokens of a draft by prompt lookup; 0: no speculation
     overlap: bool = True  # start a step, then send and receive; False: the plain loop, which waits for each step
     threads: int = 0  # 0: one per core that this process may use
     pin_threads: bool = False  # a core for each of them; in a worker process also for the thread of the loop
@@ -68,6 +72,8 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and value < low:
                 raise ConfigError(f"{name} must be at least {low}, not {value}")
+        if self.speculative_ngram > MOST_DRAFTED:
+            raise ConfigError(f"speculative_ngram must be at most {MOST_DRAFTED}, not {self.speculative_ngram}")
         if self.page_size % 16:
             raise ConfigError(f"page_size must be a multiple of 16, not {self.page_size}")
         if self.max_num_batched_tokens < self.max_num_seqs:
@@ -101,6 +107,7 @@ _LOWEST = {
     "page_size": 16,
     "kv_memory_bytes": 1,
     "packed_cache_bytes": 0,
+    "speculative_ngram": 0,
     "threads": 0,
     "seed": 0,
     "canary_interval": 0,

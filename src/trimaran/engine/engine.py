@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
+from msgspec import structs
+
 from trimaran.base.errors import NumericsError, PageIntegrityError, TrimaranError
 from trimaran.base.failures import failure_of
 from trimaran.base.formats import CacheGroup
@@ -40,6 +42,8 @@ from trimaran.engine.sequence import Sequence
 from trimaran.kernels.page_tags import PageFault
 from trimaran.kernels.step import Executor, StepOutputs
 
+_NOT_FINITE = "the model's logits for this request are not finite"
+
 
 @dataclass(slots=True)
 class _Counters:  # named as in ``Beat``
@@ -47,6 +51,8 @@ class _Counters:  # named as in ``Beat``
     prompt_tokens: int = 0
     cached_tokens: int = 0
     generated_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
     step_seconds: float = 0.0
     executor_seconds: float = 0.0
 
@@ -82,12 +88,13 @@ class Engine:
         overlap: bool = True,
         parking: bool = False,
         token_table: Callable[[], TokenTable] | None = None,
+        draft_tokens: int = 0,
     ) -> None:
         """``groups`` are those of the executor's program, ``identity`` names what cached pages mean (``prefix.py``).
 
         ``seed`` makes unseeded requests repeatable; ``overlap`` chooses between the two loops (``step``). ``parking``:
         what gives up its pages is copied and not computed again. ``token_table`` reads the vocabulary when a request
-        first comes with a grammar; without, such are refused.
+        first comes with a grammar; without, such are refused. ``draft_tokens``: see ``drafts.py``; 0: none.
         """
         self.info = info
         self._limits = limits
@@ -119,7 +126,15 @@ class Engine:
         self._stirred = True  # since the last time that there was no step to plan
         self._since: float | None = None  # until when the time of steps is accounted for; None while idle
         sampling = Sampling(executor, info.vocab)
-        self._reception = Reception(sampling, vocab=info.vocab, context=limits.context, eos_ids=eos_ids, seed=seed)
+        self._reception = Reception(
+            sampling,
+            vocab=info.vocab,
+            context=limits.context,
+            eos_ids=eos_ids,
+            seed=seed,
+            draft_tokens=draft_tokens,
+        )
+        self._drafts = draft_tokens > 0
         self.constraints = Constraints(info.vocab, limits.max_num_seqs, executor.threads, token_table)
         self.choosing = Choosing(sampling, self.constraints)
         self._requests: dict[str, Request] = {}
@@ -265,10 +280,14 @@ class Engine:
             self._since = time.perf_counter()
         if self.constraints.waiting:
             self._take_matchers()
+        if self._drafts:
+            self._draft()
         plan = self._scheduler.schedule()
         self._stirred = bool(plan.chunks)
         if plan.chunks:
-            question = self.choosing.ask([self._requests[c.sequence.id] for c in plan.chunks if c.samples])
+            question = self.choosing.ask(
+                [self._requests[c.sequence.id] for c in plan.chunks if c.samples for _ in range(1 + len(c.draft))]
+            )
             self.runner.start(plan, want_logits=bool(question.asked))
             self._running = _Running(plan, time.perf_counter(), question)
         else:
@@ -298,23 +317,62 @@ class Engine:
         for chunk in plan.chunks:
             sequence = chunk.sequence
             request = requests[sequence.id]
-            token = None
+            token, drafted = None, []
             if chunk.samples:
                 token = next(tokens)
+                drafted = [next(tokens) for _ in chunk.draft]
             if sequence in faulty:
                 self._abandon(request, faulty[sequence])
                 continue
             if request.matcher is not None and request.matcher.error is not None:
                 self._fail(request, request.matcher.error)
                 continue
+            if chunk.draft:
+                self._commit_draft(request, chunk.draft, [token, *drafted])
+                continue
             if chunk.samples and token is None:
-                self._fail(request, NumericsError("the model's logits for this request are not finite"))
+                self._fail(request, NumericsError(_NOT_FINITE))
                 continue
             sequence.advance(chunk.rows)
             if sequence.computed >= sequence.due:
                 self._cache.settle(sequence)
             if token is not None and (message := self._accept(request, token)) is not None:
                 outbox.append(message)
+
+    def _draft(self) -> None:
+        """Gives the running sequences that speculate drafts for the next step, which may be left out of it."""
+        for sequence in self._scheduler.running:
+            request = self._requests[sequence.id]
+            if request.drafter is None or sequence.total - sequence.computed != 1:
+                continue
+            sequence.draft = request.drafter.draft(sequence.tokens, request.last - sequence.total - 1)
+
+    def _commit_draft(self, request: Request, draft: tuple[int, ...], tokens: list[Token | None]) -> None:
+        """Takes over the tokens of a chunk with a draft, one of each row, up to the first that the draft has not."""
+        sequence = request.sequence
+        taken: list[Token] = []
+        said: FromEngine | None = None
+        right = 0
+        for token, drafted in zip(tokens, (*draft, None), strict=True):
+            if token is None:
+                break
+            sequence.advance(1)
+            if sequence.computed >= sequence.due:
+                self._cache.settle(sequence)
+            said = self._accept(request, token)
+            assert isinstance(said, Tokens), "who drafts, decodes"
+            taken += said.tokens
+            right += token.id == drafted
+            if said.finish is not None or token.id != drafted:
+                break
+        self._counters.drafted_tokens += len(draft)
+        self._counters.accepted_tokens += right
+        assert request.drafter is not None
+        request.drafter.judge(len(draft), right, sequence.total)
+        if said is not None:
+            self._outbox.append(structs.replace(said, tokens=taken))
+        if token is None:
+            self._fail(request, NumericsError(_NOT_FINITE))
 
     def _add(self, request: Request) -> None:
         """Queues a request, which waits for its constraint first if it has one."""

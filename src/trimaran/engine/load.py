@@ -328,6 +328,7 @@ def _start(config: EngineConfig, loaded: _Loaded, phases: Phases, name: str | No
         prefix_caching=config.prefix_caching,
         seed=config.seed,
         overlap=config.overlap,
+        draft_tokens=config.speculative_ngram,
         parking=config.role == "decode",
         token_table=_token_table(config, program.vocab, loaded.eos_ids),
     )

@@ -14,6 +14,7 @@ class Chunk(NamedTuple):
     first: int
     rows: int
     samples: bool  # the chunk reaches the sequence's last token, so its last row gives the next one
+    draft: tuple[int, ...] = ()  # tokens that are thought to follow: of the rows, those behind the first; all give one
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import numpy as np
 from trimaran.base.errors import RequestError
 from trimaran.base.messages import Submit
 from trimaran.engine.constraints.matcher import Matcher
+from trimaran.engine.drafts import Drafter
 from trimaran.engine.sampling import Sampling
 from trimaran.engine.sequence import Sequence
 from trimaran.kernels.step import Float32
@@ -28,15 +29,25 @@ class Request:
     key: int  # of its draws: its seed, or a random number
     look: Look | None = None
     matcher: Matcher | None = None  # of one with a grammar, before it runs
+    drafter: Drafter | None = None  # of one that speculates
 
 
 class Reception:
     """Checks what is submitted, and gives each request its sampler, its stop tokens and its place in the order."""
 
     def __init__(
-        self, sampling: Sampling, *, vocab: int, context: int, eos_ids: frozenset[int], seed: int | None
+        self,
+        sampling: Sampling,
+        *,
+        vocab: int,
+        context: int,
+        eos_ids: frozenset[int],
+        seed: int | None,
+        draft_tokens: int = 0,
     ) -> None:
-        """``seed`` makes requests without a seed of their own repeatable."""
+        """``seed`` makes requests without a seed of their own repeatable. Greedy ones without options speculate with
+        drafts of at most ``draft_tokens``."""
+        self._draft_tokens = draft_tokens
         self._sampling = sampling
         self._vocab = vocab
         self._context = context
@@ -68,4 +79,6 @@ class Reception:
         )
         self._arrivals += 1
         asked = self._context if sampling.max_tokens is None else len(message.prompt) + sampling.max_tokens
-        return Request(sequence, sampler, stops, last=min(asked, self._context), key=key)
+        plain = sampler is None and self._draft_tokens > 0
+        drafter = Drafter(self._draft_tokens) if plain else None
+        return Request(sequence, sampler, stops, last=min(asked, self._context), key=key, drafter=drafter)

@@ -48,9 +48,11 @@ class Runner:
         contexts, slots, readers = self._contexts.items, self._slots.items, self._readers
         row = sampled = 0
         for i, chunk in enumerate(plan.chunks):
-            sequence, slot, first, rows, samples = chunk
-            if rows == 1:
+            sequence, slot, first, rows, samples, draft = chunk
+            if rows == 1 or draft:
                 tokens[row] = sequence.tokens[first]
+                for drafted, token in enumerate(draft, row + 1):
+                    tokens[drafted] = token
             else:
                 tokens[row : row + rows] = sequence.tokens[first : first + rows]
             contexts[i] = first
@@ -59,8 +61,9 @@ class Runner:
             row += rows
             starts[i + 1] = row
             if samples:
-                logits_rows[sampled] = row - 1
-                sampled += 1
+                for giving in range(row - 1 - len(draft), row):
+                    logits_rows[sampled] = giving
+                    sampled += 1
         n = len(plan.chunks)
         self._step = StepInputs(
             tokens=self._tokens.array[:row],
@@ -76,7 +79,8 @@ class Runner:
         self._executor.start(self._step)
 
     def finish(self) -> StepOutputs:
-        """The results of the step; row ``i`` belongs to the ``i``-th chunk that samples."""
+        """The results of the step, in the order of the chunks that sample: a row of each, with a draft one for each of
+        the chunk's rows."""
         return self._executor.finish()
 
     def faults(self) -> list[PageFault]:

@@ -110,6 +110,7 @@ class Scheduler:
                 continue  # it has given way
             chunks[sequence] = Chunk(sequence, slot, first, 1, True)
             self._budget -= 1
+        self._add_drafts(decoding)
         for sequence in prefilling:
             if sequence.slot is not None and self._budget:
                 self._plan(sequence)
@@ -117,6 +118,22 @@ class Scheduler:
             self._admit()
         rows = self._limits.max_num_batched_tokens - self._budget
         return StepPlan(tuple(self._chunks.values()), rows, tuple(self._placed))
+
+    def _add_drafts(self, decoding: Items[Sequence]) -> None:
+        """Gives drafts what others leave: rows of the step, rows of logits, and pages that are free."""
+        logits = self._limits.max_num_seqs - len(self._running) - min(len(self._waiting), len(self._slots))
+        rows = self._budget - (len(self._running) - len(decoding))
+        for sequence in decoding:
+            length = min(len(sequence.draft), logits, rows)
+            chunk = self._chunks.get(sequence)
+            if length <= 0 or chunk is None:
+                continue
+            total = chunk.first + 1 + length
+            if total > sequence.room and not self._cache.extend(sequence, total):
+                continue
+            draft = sequence.draft[:length]
+            self._chunks[sequence] = chunk._replace(rows=1 + length, draft=draft)
+            logits, rows, self._budget = logits - length, rows - length, self._budget - length
 
     def _require_fit(self, sequence: Sequence) -> None:
         limits, prompt, asked = self._limits, sequence.prompt_length, sequence.sampling.max_tokens

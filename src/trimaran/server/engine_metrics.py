@@ -40,6 +40,12 @@ class EngineMetrics:
                 "trimaran_cached_tokens", "Prompt tokens found in the prefix cache", registry=registry
             ),
             "generated_tokens": Counter("trimaran_generated_tokens", "Tokens generated", registry=registry),
+            "drafted_tokens": Counter(
+                "trimaran_drafted_tokens", "Tokens of drafts that steps have tried", registry=registry
+            ),
+            "accepted_tokens": Counter(
+                "trimaran_accepted_tokens", "Of these, tokens that the model would have said", registry=registry
+            ),
             "page_faults": Counter(
                 "trimaran_page_faults", "Cache pages that were not what a sequence expected", registry=registry
             ),
