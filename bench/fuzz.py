@@ -25,6 +25,8 @@ from trimaran.bench.fuzz.model_samples import write_folder
 from trimaran.bench.fuzz.readers import fuzz_readers
 from trimaran.bench.fuzz.tally import Tally, times, until
 
+CORPUS = Path(__file__).resolve().parents[1] / "tests" / "data"
+
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -47,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
         options.keep.mkdir(exist_ok=True, parents=True)
     with tempfile.TemporaryDirectory() as folder:
         if "readers" in parts:
-            fuzz_readers(seed, Path(folder), tally, more(), keep=options.keep, first=options.first)
+            fuzz_readers(seed, Path(folder), tally, more(), keep=options.keep, corpus=CORPUS, first=options.first)
         if "requests" in parts:
             model = Path(folder) / "tiny"
             model.mkdir()

@@ -62,7 +62,7 @@ def test_a_case_does_not_depend_on_those_before():
 
 def test_files_bring_typed_errors_only(tmp_path):
     tally = Tally()
-    fuzz_readers(1, tmp_path, tally, times(150))
+    fuzz_readers(1, tmp_path, tally, times(150), corpus=Path(__file__).parents[1] / "data")
     assert tally.cases == 150
     assert not tally.findings
     assert {outcome for _, outcome in tally.counts} == {"read", "refused"}
@@ -85,7 +85,7 @@ def test_a_crash_and_a_hang_are_seen(bad_worker):
 
 
 def test_what_is_found_is_kept_once(bad_worker, tmp_path, monkeypatch, capsys):
-    def written(random, folder):
+    def written(random, folder, corpus):
         (folder / "crash").write_bytes(b"x")
         return "gguf", folder / "crash", False
 
@@ -101,7 +101,7 @@ def test_what_is_found_is_kept_once(bad_worker, tmp_path, monkeypatch, capsys):
 
 
 def test_a_damage_that_is_not_noticed_is_seen(bad_worker, tmp_path, monkeypatch):
-    monkeypatch.setattr(readers, "write_case", lambda random, folder: ("manifest", folder / "fine", True))
+    monkeypatch.setattr(readers, "write_case", lambda random, folder, corpus: ("manifest", folder / "fine", True))
     tally = Tally()
     fuzz_readers(7, tmp_path, tally, times(1), reader=Reader(bad_worker, seconds=20))
     assert [finding.what for finding in tally.findings.values()] == ["missed: the damage was not noticed"]

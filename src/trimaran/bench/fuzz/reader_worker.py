@@ -24,6 +24,7 @@ from trimaran.engine.load import load_engine
 from trimaran.text.gguf_vocab import read_gguf_vocab
 from trimaran.text.template import ChatTemplate, open_template
 from trimaran.text.tokenizer import Tokenizer, open_tokenizer
+from trimaran.text.vocab_files import read_vocab
 
 TEXT = "hello wôrld \U0001f600\n<|im_end|>\0 12345"
 
@@ -53,6 +54,12 @@ def render(template: ChatTemplate) -> None:
     template.render(CONVERSATION[1:], add_generation_prompt=False)
 
 
+def read_tokenizer(path: Path) -> None:
+    tokenizer = Tokenizer(read_vocab(path, {}))
+    tokenizer.decode(tokenizer.encode_prompt(TEXT))
+    tokenizer.decode(tokenizer.encode(TEXT), skip_special=False)
+
+
 @cache
 def plain_tokenizer() -> Tokenizer:
     return Tokenizer(read_gguf_vocab(gguf_sample().metadata))
@@ -63,6 +70,7 @@ READERS: dict[str, Callable[[Path], None]] = {
     "folder": read_model,
     "manifest": read_manifest,
     "template": read_template,
+    "tokenizer": read_tokenizer,
 }
 
 

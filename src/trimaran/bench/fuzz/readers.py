@@ -3,7 +3,6 @@
 import json
 import select
 import signal
-import struct
 import subprocess
 import sys
 import time
@@ -11,14 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-from trimaran.bench.fuzz.damage import damaged_bytes, damaged_json, damaged_text, json_bytes
-from trimaran.bench.fuzz.model_samples import GgufSample, file_bytes, folder_sample, gguf_sample
+from trimaran.bench.fuzz.cases import write_case
 from trimaran.bench.fuzz.tally import Finding, Tally, counted
-from trimaran.bench.fuzz.template_samples import SOURCES, WORDS, wild_template
-from trimaran.checkpoint.file_record import MANIFEST
-from trimaran.checkpoint.verify import write_model_manifest
 
 MEMORY = 1 << 30  # bytes that one reader may take on top of what it is
 CASE_SECONDS = 60.0  # far more than a template's time, which is the longest that is allowed; machines are busy
@@ -83,78 +78,6 @@ class Reader:
         return f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
 
 
-def write_case(random: Random, folder: Path) -> tuple[str, Path, bool]:
-    """Writes one case into the empty ``folder``; its kind, what to read, and whether it has to be refused."""
-    kind = random.choice(("gguf", "gguf", "folder", "folder", "manifest", "template", "template"))
-    return {"gguf": _gguf, "folder": _folder, "manifest": _manifest, "template": _template}[kind](random, folder)
-
-
-def _gguf(random: Random, folder: Path) -> tuple[str, Path, bool]:
-    sample = gguf_sample()
-    path = folder / "model.gguf"
-    if random.random() < 0.6:
-        metadata = damaged_json(random, sample.metadata)
-        data = GgufSample(
-            {str(key): value for key, value in metadata.items()} if isinstance(metadata, dict) else {}, sample.tensors
-        ).build()
-    else:
-        whole = sample.build()
-        body = sum(len(data) + -len(data) % 32 for _, _, data in sample.tensors.values())
-        data = damaged_bytes(random, whole, head=len(whole) - body)
-    path.write_bytes(data)
-    return "gguf", path, False
-
-
-def _folder(random: Random, folder: Path) -> tuple[str, Path, bool]:
-    files = dict(folder_sample())
-    name = random.choice(list(files))
-    content = files[name]
-    if random.random() < 0.25:
-        raw = file_bytes(content)
-        head = 8 + struct.unpack("<Q", raw[:8])[0] if isinstance(content, tuple) else None
-        data = damaged_bytes(random, raw, head)
-    elif isinstance(content, tuple):
-        data = file_bytes((damaged_json(random, content[0]), content[1]))
-    else:
-        data = json_bytes(random, damaged_json(random, content))
-    _write(folder, files | {name: data})
-    return "folder", folder, False
-
-
-def _manifest(random: Random, folder: Path) -> tuple[str, Path, bool]:
-    """A damaged manifest, or a file that is no longer what a right one says."""
-    files = {"config.json": b"{}", "tokenizer.json": b"{} ", "model.safetensors": random.randbytes(300)}
-    _write(folder, files)
-    write_model_manifest(folder)
-    if random.random() < 0.3:
-        name = random.choice(list(files))
-        damaged = damaged_bytes(random, files[name])
-        (folder / name).write_bytes(damaged)
-        return "manifest", folder, damaged != files[name]
-    path = folder / MANIFEST
-    right = path.read_bytes()
-    value = json.loads(right)
-    data = damaged_bytes(random, right) if random.random() < 0.4 else json_bytes(random, damaged_json(random, value))
-    path.write_bytes(data)
-    try:
-        same = json.loads(data) == value
-    except (ValueError, RecursionError):
-        same = False
-    return "manifest", folder, not same
-
-
-def _template(random: Random, folder: Path) -> tuple[str, Path, bool]:
-    wild = random.random() < 0.5
-    text = wild_template(random) if wild else damaged_text(random, random.choice(SOURCES), WORDS)
-    (folder / "chat_template.jinja").write_bytes(text.encode("utf-8", "surrogateescape"))
-    return "template", folder / "chat_template.jinja", False
-
-
-def _write(folder: Path, files: dict[str, Any]) -> None:
-    for name, content in files.items():
-        (folder / name).write_bytes(content if isinstance(content, bytes) else file_bytes(content))
-
-
 def fuzz_readers(
     seed: int,
     scratch: Path,
@@ -163,6 +86,7 @@ def fuzz_readers(
     *,
     reader: Reader | None = None,
     keep: Path | None = None,
+    corpus: Path | None = None,
     first: int = 0,
 ) -> None:
     """Runs cases ``seed/first``, ``seed/first+1``... in ``scratch`` for as long as ``more()`` says so."""
@@ -172,7 +96,7 @@ def fuzz_readers(
             folder = scratch / "case"
             folder.mkdir()
             try:
-                kind, path, wrong = write_case(Random(case), folder)
+                kind, path, wrong = write_case(Random(case), folder, corpus)
                 began = time.monotonic()
                 outcome, detail = process.read(kind, path)
                 tally.took(kind, time.monotonic() - began, case)
