@@ -1,12 +1,14 @@
 """``LLM`` on the real small model, with the native executor."""
 
+import json
 import os
 import signal
 
 import pytest
 
-from trimaran import LLM, SamplingParams
+from trimaran import LLM, Grammar, SamplingParams
 from trimaran.base.errors import ConfigError, ContextLengthError, RequestError, TrimaranError
+from trimaran.engine.constraints.trie import TokenTrie
 
 PROMPTS = ["The capital of France is", "def add(a, b):\n    return", "Once upon a time"]
 GREEDY = SamplingParams(temperature=0, max_tokens=12)
@@ -129,6 +131,27 @@ def test_chat_goes_through_the_template(llm):
     assert "".join(delta.text for delta in streamed) == answer.text
     with pytest.raises(RequestError, match="enable_thinking"):
         llm.chat(conversation, GREEDY, enable_thinking=False)
+
+
+def test_answers_in_a_schema_a_choice_or_a_constraint_of_one_s_own(llm):
+    schema = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 12}}, "required": ["city"]}
+    grammars = [
+        Grammar("json_schema", json.dumps({**schema, "additionalProperties": False})),
+        Grammar("choice", '["Paris", "Rome"]'),
+        Grammar("constraint", '{"name": "ids"}'),
+    ]
+    ids = [llm.tokenizer.encode(text) for text in ("A-17", "B-23")]
+    llm.add_constraint("ids", lambda vocabulary: TokenTrie(vocabulary, ids))
+    params = [SamplingParams(max_tokens=60, seed=3, grammar=grammar) for grammar in grammars]
+    said = llm.generate([PROMPTS[0]] * 3, params)
+    assert [completion.outputs[0].finish_reason for completion in said] == ["stop"] * 3
+    assert set(json.loads(said[0].text)) == {"city"}
+    assert said[1].text == "Paris"
+    assert said[2].text in ("A-17", "B-23")
+    streamed = "".join(delta.text for delta in llm.generate(PROMPTS[0], params[0], stream=True))
+    assert streamed == said[0].text
+    with pytest.raises(RequestError, match="uniqueItems"):
+        llm.generate(PROMPTS[0], SamplingParams(grammar=Grammar("json_schema", '{"uniqueItems": true}')))
 
 
 def test_an_answer_ends_with_its_turn(llm):

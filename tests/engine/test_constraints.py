@@ -162,6 +162,38 @@ def test_structural_tags_that_make_no_sense(engine, changed):
     assert failure.param == "grammar"
 
 
+@pytest.mark.parametrize(
+    ("name", "valid", "invalid"),
+    [
+        ("date", ["2024-02-29", "2000-02-29", "2023-02-28", "0004-02-29"], ["2023-02-29", "1900-02-29", "2024-04-31"]),
+        ("time", ["23:59:59Z", "00:00:00.5+01:30"], ["10:00:60Z", "24:00:00Z", "10:00:00"]),
+        (
+            "date-time",
+            ["2024-02-29T10:00:00Z"],
+            ["2023-02-29T10:00:00Z", "2024-02-29T10:00:60Z", "0000-01-01T10:00:00Z"],
+        ),
+    ],
+)
+@pytest.mark.parametrize("more", [{}, {"allOf": [{"minLength": 1}]}, {"pattern": "^[0-9]"}])
+def test_dates_and_times_that_there_are(engine, tokenizer, name, valid, invalid, more):
+    for place in ({"type": "string", "format": name, **more}, {"$ref": "#/$defs/format"}):
+        grammar = schema({"type": "array", "items": place, "$defs": {"format": {"type": "string", "format": name}}})
+        for text in valid:
+            assert allowed(engine, grammar, tokenizer.encode(f'["{text}"]')), text
+        for text in invalid:
+            assert not allowed(engine, grammar, tokenizer.encode(f'["{text}"]')), text
+
+
+def test_a_property_may_be_called_like_a_keyword(engine, tokenizer):
+    wanted = {
+        "type": "object",
+        "properties": {"format": {"const": "date"}, "enum": {"type": "string", "format": "date"}},
+    }
+    grammar = schema({**wanted, "required": ["format", "enum"], "additionalProperties": False})
+    assert allowed(engine, grammar, tokenizer.encode('{"format":"date","enum":"2024-02-29"}'))
+    assert not allowed(engine, grammar, tokenizer.encode('{"format":"date","enum":"2023-02-29"}'))
+
+
 def test_white_space_is_as_asked(engine, tokenizer):
     text = json.dumps({"type": "array", "items": {"type": "integer", "maximum": 9, "minimum": 0}, "maxItems": 5})
     grammar = Grammar("json_schema", text, whitespace="[ ]{1,3}")
@@ -276,6 +308,8 @@ REFUSED = [
     (schema({"$ref": "https://example.com/schema"}), "example.com"),
     (schema({"type": "string", "pattern": "(?=a)b"}), "look-around"),
     (schema({"x-guidance": {"lenient": True}, "not": {}}), '"not"'),
+    (schema({"$schema": "http://json-schema.org/draft-03/schema#", "disallow": "string"}), "Draft 3"),
+    (schema({"items": {"format": "unknown"}}), "unknown"),
     (schema([1]), "must be a JSON object"),
     (Grammar("json_schema", "{", "response_format"), "not valid JSON"),
     (Grammar("regex", "(", "response_format"), "unclosed group"),

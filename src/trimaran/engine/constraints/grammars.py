@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from llguidance import LLExecutor, LLMatcher, LLParserLimits
@@ -14,6 +14,7 @@ from trimaran.base.grammar import Grammar
 from trimaran.engine.constraints.matcher import Matcher, UInt32
 from trimaran.engine.constraints.structural_tag import structural_tag
 from trimaran.engine.constraints.tokenizer import GrammarTokenizer
+from trimaran.text.json_schema import COMPACT, embedded_schema
 
 _MAX_LEXER_STATES = 50_000  # of 1 to 2 kB, which a long answer in an awkward grammar makes
 _UNENFORCED = re.compile(r"Unimplemented keys: \[(.*)\]")
@@ -76,9 +77,10 @@ def _text_of(grammar: Grammar, control: dict[str, int]) -> str:
     """What llguidance compiles; raises ``RequestError``."""
     match grammar.kind:
         case "json_schema":
-            schema = json.dumps(_schema(grammar))  # as text: it may have numbers that a dict must not
-            try:
-                return LLMatcher.grammar_from_json_schema(schema, overrides=_json_options(grammar.whitespace))
+            schema = embedded_schema(_parsed(grammar), grammar.field)
+            pattern = {"whitespace_pattern": grammar.whitespace} if grammar.whitespace else {}
+            try:  # as text: it may have numbers that a dict must not
+                return LLMatcher.grammar_from_json_schema(schema, overrides=cast(Any, {**COMPACT, **pattern}))
             except ValueError as error:
                 raise _refusal(grammar.field, str(error)) from None
         case "regex":
@@ -93,32 +95,10 @@ def _text_of(grammar: Grammar, control: dict[str, int]) -> str:
             except Exception as error:  # of a converter that says everything by whatever it runs into
                 raise RequestError(f"{grammar.field} is neither Lark nor GBNF: {error}", param=grammar.field) from None
         case "structural_tag":
-            text = structural_tag(grammar.text, grammar.field, control.get, _json_options(grammar.whitespace))
+            text = structural_tag(grammar.text, grammar.field, control.get)
             return LLMatcher.grammar_from_lark(text)
         case "constraint":
             raise AssertionError("not a grammar")
-
-
-def _json_options(whitespace: str) -> Any:
-    """``lenient`` would skip what cannot be enforced, so a schema cannot ask for it."""
-    between: dict[str, Any] = {"whitespace_pattern": whitespace} if whitespace else {}
-    return {
-        "item_separator": ",",
-        "key_separator": ":",
-        "whitespace_flexible": False,
-        "lenient": False,
-        "coerce_one_of": False,
-        **between,
-    }
-
-
-def _schema(grammar: Grammar) -> dict[str, Any]:
-    schema = _parsed(grammar)
-    if isinstance(schema, bool):
-        return {} if schema else {"not": {}}
-    if not isinstance(schema, dict):
-        raise RequestError(f"{grammar.field} must be a JSON object", param=grammar.field)
-    return {key: value for key, value in schema.items() if key != "x-guidance"}
 
 
 def _choices(grammar: Grammar) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from trimaran.base.errors import RequestError
+from trimaran.text.json_schema import embedded_schema
 
 
 class _Structure(msgspec.Struct, frozen=True):
@@ -14,10 +15,9 @@ class _Structure(msgspec.Struct, frozen=True):
     end: str
     schema: dict[str, Any] | bool
 
-    def after(self, trigger: str, options: dict[str, Any]) -> str:
+    def after(self, trigger: str, field: str) -> str:
         """What follows the trigger that ``begin`` begins with."""
-        schema = {} if self.schema is True else {"not": {}} if self.schema is False else self.schema
-        body = f"%json {json.dumps({**schema, 'x-guidance': options})}"
+        body = f"%json {embedded_schema(self.schema, field)}"
         return " ".join([*_literal(self.begin[len(trigger) :]), body, *_literal(self.end)])
 
 
@@ -26,12 +26,12 @@ class _StructuralTag(msgspec.Struct, frozen=True):
     triggers: list[str]
 
 
-def structural_tag(text: str, field: str, control_id: Callable[[str], int | None], options: dict[str, Any]) -> str:
+def structural_tag(text: str, field: str, control_id: Callable[[str], int | None]) -> str:
     """A Lark grammar for ``text``, JSON with ``structures`` and ``triggers``: after a trigger comes the rest of a
     structure that begins with it, then text again.
 
-    ``control_id`` tells the id of a control token, ``options`` are those of JSON. Raises ``RequestError`` naming
-    ``field``, also when a structure begins with no trigger, or a trigger begins no structure.
+    ``control_id`` tells the id of a control token. Raises ``RequestError`` naming ``field``, also when a structure
+    begins with no trigger, or a trigger begins no structure.
     """
     try:
         wanted = msgspec.json.decode(text, type=_StructuralTag)
@@ -40,7 +40,7 @@ def structural_tag(text: str, field: str, control_id: Callable[[str], int | None
     heads = []
     rules = []
     for number, trigger in enumerate(wanted.triggers):
-        ways = [each.after(trigger, options) for each in wanted.structures if each.begin.startswith(trigger)]
+        ways = [each.after(trigger, field) for each in wanted.structures if each.begin.startswith(trigger)]
         if not ways:
             raise RequestError(f"{field}: no structure begins with the trigger {trigger!r}", param=field)
         heads.append(f"tag_{number}")
