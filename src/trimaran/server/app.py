@@ -1,10 +1,9 @@
 """The HTTP face: which route does what, which error becomes which answer, and what wraps it all."""
 
-import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from starlette.exceptions import HTTPException
@@ -26,6 +25,7 @@ from trimaran.server.openai.identity import Identity, ModelCard
 from trimaran.server.openai.schema import ChatRequest, CompletionRequest, Generate
 from trimaran.server.openai.sse import Events, EventStream
 from trimaran.server.tenants import Tenants
+from trimaran.server.text_work import TextWork
 from trimaran.text.template import ChatTemplate
 from trimaran.text.tools.answer_format import AnswerFormat
 
@@ -33,12 +33,8 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 log = logging.getLogger(__name__)
-P = ParamSpec("P")
-T = TypeVar("T")
 
 LONG_SESSION = 256  # characters of x-session-affinity that count
-LONG_TEXT = 16_384  # bytes of body above which tokenising leaves the event loop to a thread; one at a time, since
-# megabytes of text take hundreds of megabytes meanwhile
 
 
 class Version(msgspec.Struct, frozen=True):
@@ -134,12 +130,12 @@ def _add_probes(api: Api, service: Service | EmbeddingService) -> None:
 
 def _add_openai(api: Api, service: Service) -> None:
     plane = service.plane
-    alone = asyncio.Lock()
+    text = TextWork()
 
     @api.post("/v1/chat/completions")
     async def chat_completions(request: Request, body: ChatRequest) -> Response:
         identity = _identity("chatcmpl", request, body)
-        asked = await _tokenised(request, alone, chat.ask, body, service.template, service.formats, plane)
+        asked = await text.run(len(await request.body()), chat.ask, body, service.template, service.formats, plane)
         run = plane.open(
             asked.generation, arrived=request.scope[ARRIVED], tenant=request.scope[TENANT], session=_session(request)
         )
@@ -150,7 +146,7 @@ def _add_openai(api: Api, service: Service) -> None:
     @api.post("/v1/completions")
     async def text_completions(request: Request, body: CompletionRequest) -> Response:
         identity = _identity("cmpl", request, body)
-        generation = await _tokenised(request, alone, completions.generation, body, plane)
+        generation = await text.run(len(await request.body()), completions.generation, body, plane)
         run = plane.open(
             generation, arrived=request.scope[ARRIVED], tenant=request.scope[TENANT], session=_session(request)
         )
@@ -172,12 +168,12 @@ def _add_openai(api: Api, service: Service) -> None:
 
 def _add_embeddings(api: Api, service: EmbeddingService) -> None:
     plane = service.plane
-    alone = asyncio.Lock()
+    text = TextWork()
 
     @api.post("/v1/embeddings")
     async def make_embeddings(request: Request, body: EmbeddingRequest) -> Response:
         identity = service.card.identity("embd", body.model)
-        texts = await _tokenised(request, alone, embeddings.token_ids, body, plane.tokenizer)
+        texts = await text.run(len(await request.body()), embeddings.token_ids, body, plane.tokenizer)
         arrived, tenant = request.scope[ARRIVED], request.scope[TENANT]
         work = embeddings.answer(body, texts, plane, identity, arrived=arrived, tenant=tenant)
         return await _whole(request, work, identity)
@@ -207,16 +203,6 @@ def _add_models(api: Api, card: ModelCard) -> None:
 
 def _session(request: Request) -> str:
     return request.headers.get("x-session-affinity", "")[:LONG_SESSION]
-
-
-async def _tokenised(
-    request: Request, alone: asyncio.Lock, make: Callable[P, T], *args: P.args, **kwargs: P.kwargs
-) -> T:
-    """Calls ``make``; ``alone`` in a thread when the body is long, since the event loop serves everybody."""
-    if len(await request.body()) > LONG_TEXT:
-        async with alone:
-            return await asyncio.to_thread(make, *args, **kwargs)
-    return make(*args, **kwargs)
 
 
 def _stream(run: Run, events: Events, identity: Identity) -> Response:
