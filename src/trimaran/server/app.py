@@ -19,11 +19,12 @@ from trimaran.server.connection import while_connected
 from trimaran.server.dataplane import DataPlane, Run
 from trimaran.server.embedding import EmbeddingPlane
 from trimaran.server.guards import ARRIVED, TENANT, Admit, LimitTenants, Observe, ReadBody
-from trimaran.server.openai import chat, chat_events, completions, embeddings
+from trimaran.server.openai import chat, chat_events, completions, embeddings, tokenize
 from trimaran.server.openai.embeddings import EmbeddingRequest
 from trimaran.server.openai.identity import Identity, ModelCard
 from trimaran.server.openai.schema import ChatRequest, CompletionRequest, Generate
 from trimaran.server.openai.sse import Events, EventStream
+from trimaran.server.openai.tokenize import DetokenizeRequest, TokenizeRequest
 from trimaran.server.tenants import Tenants
 from trimaran.server.text_work import TextWork
 from trimaran.text.template import ChatTemplate
@@ -153,6 +154,16 @@ def _add_openai(api: Api, service: Service) -> None:
         if body.stream:
             return _stream(run, completions.Events(run, body, identity, plane), identity)
         return await _whole(request, completions.whole(run, body, identity, plane), identity)
+
+    @api.post("/tokenize")
+    async def tokenize_prompt(request: Request, body: TokenizeRequest) -> Response:
+        service.card.require(body.model)
+        return _json(await _tokenised(request, alone, tokenize.tokenized, body, service.template, plane))
+
+    @api.post("/detokenize")
+    async def detokenize_ids(request: Request, body: DetokenizeRequest) -> Response:
+        service.card.require(body.model)
+        return _json(await _tokenised(request, alone, tokenize.detokenized, body, plane))
 
     @api.post("/v1/embeddings")
     async def no_vectors(request: Request, body: EmbeddingRequest) -> Response:  # noqa: ARG001, as every JsonRoute

@@ -9,6 +9,7 @@ from trimaran.base.sampling import RANGES
 from trimaran.server.errors import ErrorEnvelope
 from trimaran.server.openai import answers
 from trimaran.server.openai.embeddings import EmbeddingList
+from trimaran.server.openai.tokenize import Detokenized, Tokenized
 
 _REF = "#/components/schemas/Answer.{name}"
 _JSON = "application/json"
@@ -34,6 +35,8 @@ def describe(app: FastAPI, version: type[msgspec.Struct]) -> None:
         "/v1/chat/completions": answers.ChatCompletion,
         "/v1/completions": answers.Completion,
         "/v1/embeddings": EmbeddingList,
+        "/tokenize": Tokenized,
+        "/detokenize": Detokenized,
         "/v1/models": answers.ModelList,
         "/v1/models/{model}": answers.Model,
         "/version": version,

@@ -1,7 +1,7 @@
 """``POST /v1/chat/completions``: what a request asks of the data plane, and the whole answer."""
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import msgspec
 
@@ -58,18 +58,8 @@ def ask(request: ChatRequest, template: ChatTemplate, formats: AnswerFormat, pla
     """What ``request`` asks for; raises ``RequestError`` naming the field at fault."""
     sampling = request.sampling()
     calling = request.calling
-    arguments = _template_arguments(request, template, calling)
     _require_known(request, calling, formats)
-    messages = request.template_messages()
-    tools = [msgspec.json.encode(tool).decode() for tool in arguments.get("tools", ())]
-    plane.tokenizer.require_room(*contents(messages), *tools, context=plane.limits.context, param="messages")
-    try:
-        prompt = template.render(
-            messages, add_generation_prompt=request.add_generation_prompt is not False, **arguments
-        )
-    except RequestError as error:
-        error.param = "messages" if error.param == "prompt" else error.param  # what the tokenizer calls a prompt
-        raise
+    messages, arguments, prompt = rendered(request, calling, template, plane)
     thinking = formats.thinking(prompt)
     if (grammar := formats.grammar(calling.wanted(sampling.grammar), thinking)) != sampling.grammar:
         sampling = msgspec.structs.replace(sampling, grammar=grammar)
@@ -89,6 +79,30 @@ def ask(request: ChatRequest, template: ChatTemplate, formats: AnswerFormat, pla
         return Asked(generation)
     made = sum(len(message.tool_calls or ()) for message in request.messages)
     return Asked(generation, formats.form(thinking, calling.offered), made, enforced=grammar is not None)
+
+
+class Rendered(NamedTuple):
+    """What a chat template was given, and the ids of the prompt that it made of that."""
+
+    messages: list[dict[str, Any]]
+    arguments: dict[str, Any]
+    prompt: list[int]
+
+
+def rendered(request: ChatRequest, calling: Calling, template: ChatTemplate, plane: DataPlane) -> Rendered:
+    """The prompt of a conversation; raises ``RequestError`` naming the field at fault."""
+    arguments = _template_arguments(request, template, calling)
+    messages = request.template_messages()
+    tools = [msgspec.json.encode(tool).decode() for tool in arguments.get("tools", ())]
+    plane.tokenizer.require_room(*contents(messages), *tools, context=plane.limits.context, param="messages")
+    try:
+        prompt = template.render(
+            messages, add_generation_prompt=request.add_generation_prompt is not False, **arguments
+        )
+    except RequestError as error:
+        error.param = "messages" if error.param == "prompt" else error.param  # what the tokenizer calls a prompt
+        raise
+    return Rendered(messages, arguments, prompt)
 
 
 def _template_arguments(request: ChatRequest, template: ChatTemplate, calling: Calling) -> dict[str, Any]:

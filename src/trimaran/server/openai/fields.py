@@ -69,6 +69,12 @@ VLLM_CHAT: Inert = {
     "echo": (None, False),
 }
 
+VLLM_TOKENIZE: Inert = {
+    "chat_template": (None,),
+    "continue_final_message": (None, False),
+    "mm_processor_kwargs": (None, {}),
+}
+
 MESSAGE: Inert = {
     "annotations": (None, []),
     "audio": (None,),
