@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -21,17 +22,18 @@ class TextWork:
 
     async def run(self, size: int, make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """``make(*args, **kwargs)`` for a request whose body has ``size`` bytes."""
+        work = partial(make, *args, **kwargs)
         if size > LONG_TEXT:
             async with self._alone:
-                return await asyncio.to_thread(make, *args, **kwargs)
+                return await asyncio.to_thread(work)
         if self._slow:
             async with self._alone:
-                return await asyncio.to_thread(self._timed, make, *args, **kwargs)
-        return self._timed(make, *args, **kwargs)
+                return await asyncio.to_thread(self._timed, work)
+        return self._timed(work)
 
-    def _timed(self, make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    def _timed(self, work: Callable[[], T]) -> T:
         began = time.monotonic()
         try:
-            return make(*args, **kwargs)
+            return work()
         finally:
             self._slow = time.monotonic() - began > SLOW_SECONDS
