@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from trimaran.base.errors import PageIntegrityError
+from trimaran.base.errors import EngineDiedError, PageIntegrityError
 from trimaran.base.failures import error_of
 from trimaran.base.messages import Failed, Submit
 from trimaran.bench.fault_campaign import TRANSFER_FAULTS, Campaign, lone_tokens
@@ -99,6 +99,24 @@ def test_a_fault_is_told_logged_and_counted(caplog):
     assert stats.pages[0].quarantined == 1, "page 77, which nobody had"
     assert run(engine)["other"].finish == "length"
     assert engine.cache.unused
+    engine.close()
+
+
+def test_an_engine_without_room_for_a_sequence_ends(silent):
+    """Rather than preempt the only sequence again and again."""
+    engine = open_engine(pages=18)  # of which 16 are a full context's
+    group = engine.cache.groups[0]
+    for page in (18, 17):
+        engine.submit(Submit("victim", [5] * 20, greedy()))
+        engine.step()
+        group.table[engine.sequences[0].slot, 0] = page
+        engine.step()
+    assert group.pool.quarantined == 2
+    engine.submit(Submit("victim", [5] * 20, greedy()))
+    engine.step()
+    group.table[engine.sequences[0].slot, 0] = 16
+    with pytest.raises(EngineDiedError, match="3 of 18 pages are out of use after page faults"):
+        engine.step()
     engine.close()
 
 

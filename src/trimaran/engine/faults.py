@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from collections.abc import Sequence as Items
 
+from trimaran.base.errors import EngineDiedError
 from trimaran.engine.group import PageGroup
 from trimaran.engine.pages import PageRef
 from trimaran.engine.sequence import Sequence
@@ -64,7 +65,10 @@ class PageFaults:
         self, doubtful: Doubtful, healthy: Iterable[Sequence], leased: Iterable[tuple[int, PageRef]] = ()
     ) -> None:
         """Takes those pages out of use that none of the ``healthy`` sequences holds and that no lease keeps (``leased``
-        are group and reference); of the others, the holders are counted anew."""
+        are group and reference); of the others, the holders are counted anew.
+
+        Raises ``EngineDiedError`` once what is left has no room for one full sequence: it could wait for ever.
+        """
         held = [
             (number, ref) for sequence in healthy for number, pages in enumerate(sequence.pages) for ref in pages.refs
         ]
@@ -78,6 +82,13 @@ class PageFaults:
                 self._groups[number].pool.recount(page, count)
             else:
                 self._groups[number].pool.quarantine(page)
+        for group in self._groups:
+            pool = group.pool
+            if pool.total - pool.quarantined < group.most:
+                raise EngineDiedError(
+                    f"{pool.quarantined} of {pool.total} pages are out of use after page faults, and a full sequence "
+                    "has no room any more: the engine ends, to be started anew"
+                )
 
     def _count(self, text: str, *values: object) -> None:
         self.count += 1

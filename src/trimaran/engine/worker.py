@@ -238,6 +238,9 @@ def main() -> int:
             serve(engine, channel, stopping, canary, role)
     except ConnectionError:  # nobody listens any more
         return 1
+    except EngineDiedError as error:
+        print(error, file=sys.stderr)
+        return 1
     finally:
         if role is not None:
             role.close()
