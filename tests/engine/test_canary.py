@@ -149,8 +149,11 @@ def test_all_requests_end_and_none_is_taken_once_it_has_deviated(caplog):
     check(engine, canary)
     engine.executor._factors[0][3] ^= np.uint64(8)
     said = check(engine, canary) + turn(engine, canary)
-    [_] = [message for message in said if isinstance(message, Deviated)]
+    [deviated] = [message for message in said if isinstance(message, Deviated)]
     failures = said[-3:]
+    assert not any(isinstance(message, Tokens) for message in said[said.index(deviated) :]), (
+        "it is withheld"
+    )
     assert [failure.id for failure in failures] == ["a", "b", "c"]
     assert all(isinstance(error_of(failure), CanaryError) for failure in failures)
     assert "canary deviated: model=null expected=" in caplog.text

@@ -7,8 +7,16 @@ import numpy as np
 import pytest
 from tests.models.tiny_bert import write_bert
 
-from trimaran.base.errors import ConfigError, ContextLengthError, QueueFullError, RequestError, UnsupportedError
+from trimaran.base.errors import (
+    CanaryError,
+    ConfigError,
+    ContextLengthError,
+    QueueFullError,
+    RequestError,
+    UnsupportedError,
+)
 from trimaran.base.messages import Embed, Embedded, FromEngine
+from trimaran.engine.canary import Canary
 from trimaran.engine.config import EngineConfig
 from trimaran.engine.encoder import Encoder
 from trimaran.engine.load import load_any, load_engine
@@ -50,6 +58,44 @@ def vectors(messages: list[FromEngine]) -> dict[str, np.ndarray]:
         assert isinstance(message, Embedded), message
         made[message.id] = np.frombuffer(message.vectors, "<f4").reshape(-1, WIDTH)
     return made
+
+
+@pytest.mark.parametrize("executor", ["reference", "native"])
+def test_a_canary_among_texts(folder: Path, executor: str) -> None:
+    encoder = opened(folder, executor=executor, canary_interval=1e-9)
+    canary = Canary(encoder, encoder.info.canary, 1e-9)
+    said: list[FromEngine] = []
+    for number in range(12):
+        encoder.submit(Embed(str(number), [[number + 1] * (1 + number * 11 % 97)] * 3))
+        canary.turn(float("inf"))
+        said += canary.sift(encoder.step())
+    while not encoder.idle:
+        said += canary.sift(encoder.step())
+    assert len(vectors(said)) == 12, "and none of the canary's"
+    assert canary.stats().canary_checks > 3
+    assert canary.deviations == 0
+    encoder.close()
+
+
+def test_a_canary_ends_an_encoder_whose_weights_have_changed(folder: Path) -> None:
+    encoder = opened(folder, executor="reference", canary_interval=1e-9)
+    canary = Canary(encoder, encoder.info.canary, 1e-9)
+    weights = encoder._executor._weights  # type: ignore[attr-defined]  # of the reference
+    for name, values in weights.items():
+        weights[name] = values * np.float32(1.001)
+    encoder.submit(Embed("a", [[1] * 90]))
+    encoder.submit(Embed("b", [[1] * 90]))
+    canary.turn(float("inf"))
+    encoder.submit(Embed("c", [[1] * 90]))
+    said: list[FromEngine] = []
+    while not encoder.idle:
+        said += canary.sift(encoder.step())
+    assert [type(message).__name__ for message in said] == ["Embedded", "Deviated", "Failed", "Failed"], (
+        "the first was sent before; of the others, one is ready and one is in a step"
+    )
+    with pytest.raises(CanaryError):
+        encoder.submit(Embed("d", [[1]]))
+    encoder.close()
 
 
 def test_requests_share_steps_and_are_answered_in_order(encoder: Encoder) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trimaran.base.errors import ContextLengthError, NumericsError, QueueFullError, RequestError
+from trimaran.base.errors import ContextLengthError, NumericsError, QueueFullError, RequestError, TrimaranError
 from trimaran.base.failures import failure_of
 from trimaran.base.messages import Beat, Embed, Embedded, FromEngine, Started
 from trimaran.kernels.step import Executor, Float32, StepInputs
@@ -45,6 +45,7 @@ class Encoder:
         self._seconds = self._executor_seconds = 0.0
         self._running: list[tuple[_Request, int]] | None = None  # whose texts, which of them
         self._started = 0.0
+        self._given_up: TrimaranError | None = None
 
     @property
     def idle(self) -> bool:
@@ -53,6 +54,8 @@ class Encoder:
 
     def submit(self, message: Embed) -> None:
         """Queues a request; raises ``RequestError``, ``ContextLengthError`` or ``QueueFullError`` if it cannot."""
+        if self._given_up is not None:
+            raise self._given_up
         if message.id in self._requests:
             raise RequestError(f"the id {message.id!r} is in use", param="id")
         if len(self._requests) >= self._max_waiting:
@@ -81,6 +84,14 @@ class Encoder:
     def cancel_all(self) -> None:
         for request_id in list(self._requests):
             self.cancel(request_id)
+
+    def give_up(self, error: TrimaranError) -> None:
+        """Ends all requests with ``error``, and those that come later. Waits for a step that is running."""
+        self.finish()
+        self._given_up = error
+        for request_id in list(self._requests):
+            self.cancel(request_id)
+            self._outbox.append(failure_of(request_id, error))
 
     def step(self) -> list[FromEngine]:
         """Returns what the step before has made, and starts another one if there are texts."""
@@ -126,6 +137,10 @@ class Encoder:
             answers += self.step()
         if not isinstance(answers[0], Embedded):
             raise NumericsError(f"the model cannot produce a vector: {answers[0]}")
+        self.forget_counts()
+
+    def forget_counts(self) -> None:
+        """Counts from zero again, as if nothing had run."""
         self._steps = self._tokens = 0
         self._seconds = self._executor_seconds = 0.0
 

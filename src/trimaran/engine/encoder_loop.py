@@ -9,10 +9,11 @@ from trimaran.base.messages import BEAT_SECONDS, Cancel, Embed, FromEngine, Stop
 from trimaran.engine.encoder import Encoder
 
 if TYPE_CHECKING:
+    from trimaran.engine.canary import Canary
     from trimaran.engine.worker import Channel, Stopping
 
 
-def serve_encoder(encoder: Encoder, channel: "Channel", stopping: "Stopping") -> None:
+def serve_encoder(encoder: Encoder, channel: "Channel", stopping: "Stopping", canary: "Canary | None" = None) -> None:
     """Finish a step, receive, start the next one, send, until asked to stop and done with what runs."""
     channel.send([encoder.info])
     beat = time.monotonic()
@@ -22,9 +23,11 @@ def serve_encoder(encoder: Encoder, channel: "Channel", stopping: "Stopping") ->
             encoder.cancel_all()
         wait = max(0.0, beat - time.monotonic()) if encoder.idle else 0.0
         replies = [reply for message in channel.receive(wait) if (reply := _take(encoder, message, stopping))]
-        replies += encoder.step()
+        if canary is not None and stopping.at is None:
+            canary.turn(time.monotonic())
+        replies += encoder.step() if canary is None else canary.sift(encoder.step())
         if time.monotonic() >= beat:
-            replies.append(encoder.stats())
+            replies.append(encoder.stats() if canary is None else canary.stats())
             beat = time.monotonic() + BEAT_SECONDS
         if replies:
             channel.send(replies)

@@ -246,6 +246,12 @@ def _load_encoder(
     try:
         engine.warm_up()
         phases.lap("warm-up")
+        if config.canary_interval:
+            meaning = (info.digest, weight_format, config.activations, executor.name, executor.isa, "vectors")
+            verified = checkpoint.verified and executor.name == "native"
+            known = KnownAnswer("\0".join(map(str, meaning)).encode()) if verified else None
+            info = structs.replace(info, canary=prove(engine, known))
+            phases.lap("canary")
         engine.info = structs.replace(info, phases=dict(phases.seconds))
     except BaseException:
         engine.close()

@@ -231,10 +231,10 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGINT):  # until here they end the process at once
         signal.signal(number, lambda *_: stopping.ask(0.0))
     try:
+        canary = Canary(engine, engine.info.canary, config.canary_interval) if config.canary_interval else None
         if isinstance(engine, Encoder):
-            serve_encoder(engine, channel, stopping)
+            serve_encoder(engine, channel, stopping, canary)
         else:
-            canary = Canary(engine, engine.info.canary, config.canary_interval) if config.canary_interval else None
             serve(engine, channel, stopping, canary, role)
     except ConnectionError:  # nobody listens any more
         return 1
