@@ -151,9 +151,7 @@ def test_all_requests_end_and_none_is_taken_once_it_has_deviated(caplog):
     said = check(engine, canary) + turn(engine, canary)
     [deviated] = [message for message in said if isinstance(message, Deviated)]
     failures = said[-3:]
-    assert not any(isinstance(message, Tokens) for message in said[said.index(deviated) :]), (
-        "it is withheld"
-    )
+    assert not any(isinstance(message, Tokens) for message in said[said.index(deviated) :]), "it is withheld"
     assert [failure.id for failure in failures] == ["a", "b", "c"]
     assert all(isinstance(error_of(failure), CanaryError) for failure in failures)
     assert "canary deviated: model=null expected=" in caplog.text

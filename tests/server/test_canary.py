@@ -15,7 +15,7 @@ LONG = {"model": NAME, "prompt": "x", "max_tokens": 1500, "extra_body": {"ignore
 
 def test_a_deviation_ends_streams_and_readiness(byte_model, monkeypatch, caplog):
     monkeypatch.setattr(
-        "trimaran.server.run.EngineProcess", lambda config: EngineProcess(config, module="tests.server.aging_worker")
+        "trimaran.server.launch.EngineProcess", lambda config: EngineProcess(config, module="tests.server.aging_worker")
     )
     with (
         running(byte_model, null=SLOW, engine={"canary_interval": 0.3}) as server,
