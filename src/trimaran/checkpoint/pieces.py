@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from trimaran.checkpoint.spans import Span
 
-LEAST_PIECE, MOST_PIECE = 8 << 20, 128 << 20  # bytes: an exchange each, which costs a round trip or a few
+LEAST_PIECE, MOST_PIECE = 4 << 20, 128 << 20  # bytes: an exchange each, which costs a round trip or a few
 PIECES = 64  # of a large file. They are handed out in order, so that the hash is never far behind
 
 

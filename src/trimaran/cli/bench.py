@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trimaran.cli import bench_formats, bench_pools, flags
+from trimaran.cli import bench_coldstart, bench_formats, bench_pools, flags
 from trimaran.cli.bench_flags import (
     AsJson,
     Folder,
@@ -33,6 +33,7 @@ app = typer.Typer(no_args_is_help=True, help="Measure speed, with its share of t
 app.command()(bench_formats.kv)
 app.command()(bench_formats.weights)
 app.command()(bench_formats.integrity)
+app.command()(bench_coldstart.coldstart)
 app.command()(bench_pools.pools)
 
 

@@ -3,11 +3,13 @@
 Flags are made from ``server/options.py``, so that flags, variables and configuration files cannot disagree.
 """
 
+import importlib
 import inspect
 import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -72,7 +74,8 @@ def start(options: ServeOptions) -> int:
     logging.basicConfig(level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     for chatty in ("httpx", "httpcore", "asyncio", "uvicorn"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
-    model = find_model(options.model, offline=options.offline)
+    server = partial(importlib.import_module, "trimaran.server.assembly")  # which takes as long as a small engine
+    model = find_model(options.model, offline=options.offline, meanwhile=server)
     names = options.served_model_name or (model.name,)
     launch = launch_of(options, engine_config(options, model.path, names[0]))
     with _flag_names(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
