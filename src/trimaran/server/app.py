@@ -158,12 +158,12 @@ def _add_openai(api: Api, service: Service) -> None:
     @api.post("/tokenize")
     async def tokenize_prompt(request: Request, body: TokenizeRequest) -> Response:
         service.card.require(body.model)
-        return _json(await _tokenised(request, alone, tokenize.tokenized, body, service.template, plane))
+        return _json(await text.run(len(await request.body()), tokenize.tokenized, body, service.template, plane))
 
     @api.post("/detokenize")
     async def detokenize_ids(request: Request, body: DetokenizeRequest) -> Response:
         service.card.require(body.model)
-        return _json(await _tokenised(request, alone, tokenize.detokenized, body, plane))
+        return _json(await text.run(len(await request.body()), tokenize.detokenized, body, plane))
 
     @api.post("/v1/embeddings")
     async def no_vectors(request: Request, body: EmbeddingRequest) -> Response:  # noqa: ARG001, as every JsonRoute
