@@ -1,6 +1,7 @@
 """JSON schemas as llguidance is to read them: what it would take too loosely is said exactly, or refused."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from trimaran.base.errors import RequestError
@@ -28,37 +29,58 @@ COMPACT: dict[str, Any] = {  # what llguidance calls ``x-guidance``: its own def
 
 
 def embedded_schema(schema: Any, field: str) -> str:
-    """``schema`` as ``%json`` of a Lark grammar takes it: exact, and compact. Raises as ``exact_schema`` does, and for
-    what is no schema."""
+    """``schema`` as ``%json`` of a Lark grammar takes it: exact, and compact.
+
+    Raises ``RequestError`` naming ``field`` for what is no schema, and for what llguidance would pass over.
+    """
     if isinstance(schema, bool):
         schema = {} if schema else {"not": {}}
     if not isinstance(schema, dict):
         raise RequestError(f"{field} must be a JSON object", param=field)
-    return json.dumps({**exact_schema(schema, field), "x-guidance": COMPACT})
+    if (why := passed_over(schema)) is not None:
+        raise RequestError(f"{field} {why}", param=field, code="unsupported_grammar")
+    return json.dumps({**exact_schema(schema), "x-guidance": COMPACT})
 
 
-def exact_schema(schema: Any, field: str) -> Any:
-    """``schema``, whose ``date``, ``time`` and ``date-time`` have become patterns.
+def passed_over(schema: Any) -> str | None:
+    """What llguidance would take for nothing and does not refuse itself; None where there is no such thing."""
+    for node in _nodes(schema):
+        if "draft-03" in str(node.get("$schema")):  # its "disallow", "extends" and "divisibleBy"
+            return "follows Draft 3, which is not enforced"
+        if node.get("format") == "unknown":
+            return "has the format 'unknown', which cannot be enforced"
+    return None
 
-    Raises ``RequestError`` naming ``field`` for what llguidance passes over.
-    """
+
+def exact_schema(schema: Any) -> Any:
+    """``schema``, whose ``date``, ``time`` and ``date-time`` have become patterns."""
     if isinstance(schema, list):
-        return [exact_schema(each, field) for each in schema]
+        return [exact_schema(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
     exact: dict[str, Any] = {}
     for key, value in schema.items():
         if key in _NAMED and isinstance(value, dict):
-            exact[key] = {name: exact_schema(each, field) for name, each in value.items()}
+            exact[key] = {name: exact_schema(each) for name, each in value.items()}
         else:
-            exact[key] = value if key in _VALUES else exact_schema(value, field)
-    if "draft-03" in str(schema.get("$schema")):  # its "disallow", "extends" and "divisibleBy"
-        raise RequestError(f"{field} follows Draft 3, which is not enforced", param=field, code="unsupported_grammar")
+            exact[key] = value if key in _VALUES else exact_schema(value)
     name = schema.get("format")
-    if name == "unknown":
-        raise RequestError(f"{field} has the format 'unknown'", param=field, code="unsupported_grammar")
     if isinstance(name, str) and name in _FORMATS:
         del exact["format"]
         also = exact.get("allOf")
         exact["allOf"] = [*(also if isinstance(also, list) else []), {"pattern": f"^{_FORMATS[name]}$"}]
     return exact
+
+
+def _nodes(schema: Any) -> Iterator[dict[str, Any]]:
+    """All objects in ``schema`` that are schemas, or might be."""
+    if isinstance(schema, list):
+        for each in schema:
+            yield from _nodes(each)
+    elif isinstance(schema, dict):
+        yield schema
+        for key, value in schema.items():
+            if key in _NAMED and isinstance(value, dict):
+                yield from _nodes(list(value.values()))
+            elif key not in _VALUES:
+                yield from _nodes(value)

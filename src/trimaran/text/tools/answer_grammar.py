@@ -12,6 +12,7 @@ from typing import Any
 from trimaran.base.errors import RequestError
 from trimaran.base.grammar import MAX_GRAMMAR_LENGTH, Grammar
 from trimaran.text.control import ControlTokens
+from trimaran.text.json_schema import passed_over
 from trimaran.text.tools.argument_grammar import ArgumentGrammar, UnenforcedError
 from trimaran.text.tools.formats import NamedCall, ObjectCall, ReasoningFormat, TaggedCall, ToolFormat
 from trimaran.text.tools.lark import ANY, Lark, either, escaped_slashes
@@ -197,6 +198,8 @@ class _Writer:
 
 def _schema(answer: Grammar) -> dict[str, Any]:
     schema = json.loads(answer.text)
+    if (why := passed_over(schema)) is not None:
+        raise RequestError(f"{answer.field} {why}", param=answer.field, code="unsupported_grammar")
     if isinstance(schema, bool):
         return {} if schema else {"not": {}}
     return {key: value for key, value in schema.items() if key != "x-guidance"}

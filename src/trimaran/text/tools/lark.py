@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from trimaran.text.control import ControlTokens
+from trimaran.text.json_schema import exact_schema
 
 ANY = r"(.|\n)"
 SEPARATORS = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}  # as templates write JSON
@@ -70,7 +71,9 @@ class Lark:
 
     def json(self, schema: Mapping[str, Any], options: Mapping[str, Any]) -> str:
         """JSON that ``schema`` allows."""
-        return self.rule("%json " + json.dumps({**schema, "x-guidance": dict(options)}, ensure_ascii=False))
+        return self.rule(
+            "%json " + json.dumps({**exact_schema(dict(schema)), "x-guidance": dict(options)}, ensure_ascii=False)
+        )
 
     def _add(self, kind: str, body: str, attributes: str = "") -> str:
         key = kind + body

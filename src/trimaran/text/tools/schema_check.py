@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+from trimaran.text.json_schema import exact_schema, passed_over
+
 _UNENFORCED = re.compile(r"Unimplemented keys: \[(.*)\]")
 
 
 def refusal(schema: Mapping[str, Any], options: Mapping[str, Any]) -> str | None:
     """What of ``schema`` cannot be enforced with these ``options`` of llguidance's; None where all can."""
-    return _refusal(json.dumps({**schema, "x-guidance": dict(options)}))
+    return passed_over(schema) or _refusal(json.dumps({**exact_schema(dict(schema)), "x-guidance": dict(options)}))
 
 
 @lru_cache(maxsize=1024)
