@@ -4,6 +4,7 @@ import select
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from .transfers import KEY, hello
 
 Take = Callable[[Message, np.ndarray | None], Any]
 
+ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 30.0  # seconds; nothing here should take one
 
 

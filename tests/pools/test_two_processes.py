@@ -10,17 +10,15 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from trimaran.pools.tcp import split_address
 
-from .links import NAMES, PATIENCE
+from .links import NAMES, PATIENCE, ROOT
 from .transfers import EPOCH
 
-ROOT = Path(__file__).resolve().parents[2]
 LEASE = 60.0
 
 pytestmark = [pytest.mark.usefixtures("nothing_left")]

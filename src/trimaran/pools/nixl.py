@@ -9,6 +9,7 @@ The package ``nixl`` chooses between builds for CUDA by importing torch if there
 which any build will do, so the builds are tried themselves.
 """
 
+import atexit
 import contextlib
 import importlib
 import ipaddress
@@ -17,6 +18,7 @@ import os
 import secrets
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -30,6 +32,8 @@ from trimaran.pools.key import PoolKey
 from trimaran.pools.link import STALL_SECONDS
 from trimaran.pools.meeting import Carrier, Meeting
 from trimaran.pools.tcp import TcpTransport
+
+EXIT_SECONDS = 1.0  # that the end of a process waits for links that are being closed
 
 _BUILDS = ("nixl_cu13", "nixl_cu12")
 _DEVICES = "UCX_NET_DEVICES"
@@ -78,23 +82,35 @@ class _Offer(msgspec.Struct, frozen=True, array_like=True):
     base: int
 
 
-class _End:
+class _End(ABC):
     """What both ends of a carriage have: an agent and memory that it knows."""
 
     def __init__(self, meeting: Meeting, size: int) -> None:
         self._frame_bytes = meeting.frame_bytes
         self._memory = np.zeros(size, np.uint8)
         with _as_transfer_error():
-            self._agent = _new_agent(_is_loopback(meeting))
-            region = (self._memory.ctypes.data, size, 0, "")
-            self._registered = self._agent.register_memory([region], _IN_MEMORY)
+            self._agent: Any = _new_agent(_is_loopback(meeting))
+            self._registered = self._agent.register_memory([(self._memory.ctypes.data, size, 0, "")], _IN_MEMORY)
+        _ends.add(self)
+        try:
+            self._agree(meeting)
+        except BaseException:
+            self.close()
+            raise
+
+    @abstractmethod
+    def _agree(self, meeting: Meeting) -> None:
+        """Tells the other side what it has to know, or learns it."""
 
     def close(self) -> None:
         """The memory stays while views of it are held."""
         agent, self._agent = self._agent, None
-        if agent is not None:
-            with contextlib.suppress(TransferError), _as_transfer_error():  # it ends here, whatever it says
-                agent.deregister_memory(self._registered)
+        if agent is None:
+            return
+        with contextlib.suppress(TransferError), _as_transfer_error():  # it ends here, whatever it says
+            agent.deregister_memory(self._registered)
+        del agent  # ends its threads
+        _ends.discard(self)
 
 
 class _Memory(_End):
@@ -105,6 +121,8 @@ class _Memory(_End):
 
     def __init__(self, meeting: Meeting) -> None:
         super().__init__(meeting, SLOTS * meeting.frame_bytes)
+
+    def _agree(self, meeting: Meeting) -> None:
         offer = _Offer(self._agent.get_agent_metadata(), self._memory.ctypes.data)
         meeting.records.write(msgspec.msgpack.encode(offer), seconds=meeting.until - time.monotonic())
 
@@ -118,6 +136,8 @@ class _Writer(_End):
 
     def __init__(self, meeting: Meeting) -> None:
         super().__init__(meeting, meeting.frame_bytes)
+
+    def _agree(self, meeting: Meeting) -> None:
         head, _ = meeting.records.read(0, meeting.until - time.monotonic())
         try:
             offer = msgspec.msgpack.decode(head, type=_Offer)
@@ -145,6 +165,21 @@ class _Writer(_End):
                 agent.release_xfer_handle(handle)
         if state != "DONE":
             raise TransferError(f"NIXL has not written {data.nbytes} bytes: {state}")
+
+
+_ends: set[_End] = set()  # that have an agent
+
+
+@atexit.register
+def _end_agents() -> None:
+    """NIXL aborts a process that ends while its threads run: links that are being closed get a moment to end theirs,
+    others lose them."""
+    for seconds in (EXIT_SECONDS, 2 * EXIT_SECONDS):
+        until = time.monotonic() + seconds
+        while _ends and time.monotonic() < until:
+            time.sleep(0.01)
+        for end in list(_ends):
+            end.close()
 
 
 def _new_agent(loopback: bool) -> Any:
