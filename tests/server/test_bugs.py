@@ -3,7 +3,7 @@
 import openai
 import pytest
 
-from trimaran.server.openai import chat
+from trimaran.server.openai import chat, chat_events
 
 from .running import NAME
 
@@ -29,7 +29,7 @@ def test_before_the_answer(client):
 
 def test_in_a_stream(client, monkeypatch):
     count = 0
-    whole = chat.chat_logprobs
+    whole = chat_events.chat_logprobs
 
     def fail_later(*args):
         nonlocal count
@@ -38,7 +38,7 @@ def test_in_a_stream(client, monkeypatch):
             raise ZeroDivisionError("inside")
         return whole(*args)
 
-    monkeypatch.setattr(chat, "chat_logprobs", fail_later)
+    monkeypatch.setattr(chat_events, "chat_logprobs", fail_later)
     stream = client.chat.completions.create(
         model=NAME, messages=HELLO, max_tokens=9, logprobs=True, stream=True, seed=11
     )

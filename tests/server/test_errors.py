@@ -32,7 +32,7 @@ def error_of(response: httpx.Response, status: int) -> dict:
 
 
 def test_no_such_route(server):
-    assert error_of(server.http.post("/v1/embeddings"), 404)["code"] == "not_found"
+    assert error_of(server.http.post("/v1/images"), 404)["code"] == "not_found"
 
 
 def test_no_such_method(server):
@@ -57,7 +57,7 @@ def test_no_json_content_type(server):
         ({"messages": None}, "messages"),
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
-        ({"messages": [*HELLO, {"role": "tool", "content": "x"}]}, "messages[1].role"),
+        ({"messages": [*HELLO, {"role": "critic", "content": "x"}]}, "messages[1].role"),
         ({"messages": [{"role": "user", "content": IMAGE}]}, "messages[0].content[0].type"),
         ({"temperature": -1}, "temperature"),
         ({"temperature": "hot"}, "temperature"),
@@ -106,8 +106,8 @@ def test_a_conversation_without_messages(server):
 
 @pytest.mark.parametrize("more", [{}, {"content": "x", "tool_call_id": "a"}, {"tool_calls": [1]}])
 def test_an_unknown_role_is_named_before_its_fields(server, more):
-    error = error_of(server.http.post(CHAT, json={"model": NAME, "messages": [{"role": "tool", **more}]}), 400)
-    assert error["message"] == "messages[0].role must be one of system, developer, user, assistant, not 'tool'"
+    error = error_of(server.http.post(CHAT, json={"model": NAME, "messages": [{"role": "critic", **more}]}), 400)
+    assert error["message"] == "messages[0].role must be one of system, developer, user, assistant, tool, not 'critic'"
     assert (error["param"], error["code"]) == ("messages[0].role", "invalid_value")
 
 

@@ -82,6 +82,15 @@ MESSAGES: tuple[dict[str, Any], ...] = (
 
 def draw_request(random: Random, model: str) -> Request:
     """A request of ``mix``, with more fields and other messages now and then; it may be one that is refused."""
+    if random.random() < 0.1:
+        return random.choice(
+            (
+                Request("/tokenize", {"model": model, "prompt": "<|im_end|> a", "return_token_strs": True}),
+                Request("/tokenize", {"model": model, "messages": list(MESSAGES[:5]), "tools": FIELDS["tools"]}),
+                Request("/detokenize", {"model": model, "tokens": [1, 2, 3]}),
+                Request("/v1/embeddings", {"model": model, "input": ["a", "b"], "encoding_format": "base64"}),
+            )
+        )
     request = draw(random, model, probes(model))
     body = dict(request.body)
     for name in random.sample(list(FIELDS), k=random.choice((0, 0, 0, 1, 3))):
