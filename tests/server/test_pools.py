@@ -13,7 +13,7 @@ import pytest
 
 from trimaran.base.errors import ConfigError, EngineDiedError
 from trimaran.base.messages import Token
-from trimaran.cli.pools import pool_counts
+from trimaran.cli.pools import pool_members
 from trimaran.cli.serve import launch_of
 from trimaran.engine.config import EngineConfig
 from trimaran.kernels.null import NullModel
@@ -184,17 +184,28 @@ def test_workers_share_the_requests(byte_model):
 
 
 @pytest.mark.parametrize(
-    ("text", "counts"),
-    [("none", None), ("prefill=1,decode=2", (1, 2)), (" decode=3 , prefill=10 ", (10, 3))],
+    ("text", "members"),
+    [
+        ("none", None),
+        ("prefill=1,decode=2", ([None], [None, None])),
+        (" decode=3 , prefill=1 ", ([None], [None] * 3)),
+        ("prefill=2,decode=a:1+[::1]:2", ([None, None], ["a:1", "[::1]:2"])),
+    ],
 )
-def test_counts_of_workers(text, counts):
-    assert pool_counts(text) == counts
+def test_who_is_in_the_pools(text, members):
+    assert pool_members(text) == members
 
 
-@pytest.mark.parametrize("text", ["", "prefill=1", "prefill=1,decode=0", "prefill=1,prefill=1", "decode=1,prefill=x"])
-def test_counts_that_cannot_be_read(text):
+@pytest.mark.parametrize("text", ["", "prefill=1", "prefill=1,decode=0", "prefill=1,prefill=1", "decode=65,prefill=1"])
+def test_pools_that_cannot_be_read(text):
     with pytest.raises(ConfigError, match="--pools is none or such as"):
-        pool_counts(text)
+        pool_members(text)
+
+
+def test_workers_on_other_hosts_want_a_key(monkeypatch):
+    monkeypatch.delenv("TRIMARAN_POOL_KEY", raising=False)
+    with pytest.raises(ConfigError, match="workers on other hosts have a key: give it with --pool-key-file"):
+        launch_of(ServeOptions(pools="prefill=1,decode=10.0.0.1:7000"), EngineConfig(executor="null"))
 
 
 def test_flags_of_pools_want_pools():

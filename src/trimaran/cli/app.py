@@ -21,6 +21,7 @@ COMMANDS = {  # name: (what runs it, one line for --help)
     "verify": ("trimaran.cli.verify:verify", "Hold a model's files against its manifest."),
     "manifest": ("trimaran.cli.verify:manifest", "List a model's files with their hashes, signed if you like."),
     "serve": ("trimaran.cli.serve:serve", "Serve a model over the OpenAI API."),
+    "worker": ("trimaran.cli.worker:worker", "Prefill or decode for a server on another host."),
     "chat": ("trimaran.cli.chat:chat", "Talk to a model in the terminal."),
     "generate": ("trimaran.cli.generate:generate", "Continue a prompt and print the text."),
     "models": ("trimaran.cli.models:models", "List the models of the catalogue and those in the cache."),

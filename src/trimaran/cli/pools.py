@@ -2,78 +2,109 @@
 
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trimaran.base.errors import ConfigError
 from trimaran.base.formats import KVFormat, WeightFormat
-from trimaran.base.messages import Role
-from trimaran.pools.key import read_key_text
+from trimaran.pools.key import KEY_VARIABLE, read_key_text
+from trimaran.pools.tcp import join_address, split_address
 
 if TYPE_CHECKING:
     from trimaran.engine.config import EngineConfig
+    from trimaran.server.launch_pools import WorkerCommand
     from trimaran.server.options import ServeOptions
 
 MOST_WORKERS = 64  # of a pool
-_COUNTS = re.compile(r"(prefill|decode)=(\d{1,3})")
+_POOL = re.compile(r"(prefill|decode)=([^,]+)")
+_AS = "--pools is none or such as prefill=1,decode=2 or prefill=1,decode=10.0.0.2:7000+10.0.0.3:7000"
+
+Members = list[str | None]  # of a pool: the address of a worker on another host, or None for one that is started here
 
 
-def pool_counts(text: str) -> tuple[int, int] | None:
-    """How many workers prefill and decode; None for ``none``. Raises ``ConfigError`` naming ``--pools``."""
+def pool_members(text: str) -> tuple[Members, Members] | None:
+    """Who prefills and who decodes; None for ``none``. Raises ``ConfigError`` naming ``--pools``."""
     if text.strip() == "none":
         return None
-    found = [_COUNTS.fullmatch(part.strip()) for part in text.split(",")]
-    counts = {match[1]: int(match[2]) for match in found if match}
-    if not all(found) or len(found) != 2 or len(counts) != 2 or not all(0 < n <= MOST_WORKERS for n in counts.values()):
-        raise ConfigError(f"--pools is none or such as prefill=1,decode=1, with 1 to {MOST_WORKERS} each, not {text!r}")
-    return counts["prefill"], counts["decode"]
+    found = [_POOL.fullmatch(part.strip()) for part in text.split(",")]
+    pools = {match[1]: _members(match[2]) for match in found if match}
+    if not all(found) or len(found) != 2 or len(pools) != 2:
+        raise ConfigError(f"{_AS}, not {text!r}")
+    return pools["prefill"], pools["decode"]
+
+
+def _members(text: str) -> Members:
+    if not text.isdecimal():
+        addresses = text.split("+")
+        for address in addresses:
+            split_address(address)
+        return list(addresses)
+    if not 0 < int(text) <= MOST_WORKERS:
+        raise ConfigError(f"{_AS}, with 1 to {MOST_WORKERS} workers each, not {text}")
+    return [None] * int(text)
 
 
 def require_no_pools(options: "ServeOptions") -> None:
     """Raises ``ConfigError`` for flags of pools without ``--pools``."""
     of_pools = ("prefill_weights", "prefill_kv", "prefill_threads", "decode_weights", "decode_kv", "decode_threads")
-    for name in (*of_pools, "pool_key_file"):
+    for name in (*of_pools, "pool_key_file", "pool_listen"):
         if getattr(options, name):
             flag = "--" + name.replace("_", "-")
             raise ConfigError(f"{flag} is of no use without pools: add --pools prefill=1,decode=1")
 
 
-def worker_configs(
-    options: "ServeOptions", base: "EngineConfig", counts: tuple[int, int]
-) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
-    """The configurations of the workers that prefill and of those that decode, from that of a single engine."""
-    key = read_key_text(None if options.pool_key_file is None else Path(options.pool_key_file))
+def pool_workers(
+    options: "ServeOptions", base: "EngineConfig", prefill: Members, decode: Members
+) -> "tuple[list[WorkerCommand], list[WorkerCommand]]":
+    """The workers that prefill and those that decode; what is started here has the configuration of a single engine,
+    but for its precisions and its share of the cores. Raises ``ConfigError``."""
+    file = None if options.pool_key_file is None else Path(options.pool_key_file)
+    away = any(address is not None for address in prefill + decode)
+    if away and file is None and not os.environ.get(KEY_VARIABLE):
+        raise ConfigError(f"workers on other hosts have a key: give it with --pool-key-file or {KEY_VARIABLE}")
+    key = read_key_text(file)
+    transport = "tcp" if away else options.pool_transport
+    share = _share(sum(address is None for address in prefill + decode))
     decode_kv = _pages(options.decode_kv, base.kv_format)
-    share = _share(counts)
-    pools: list[list[Mapping[str, Any]]] = []
-    roles: tuple[tuple[Role, int], ...] = (("prefill", counts[0]), ("decode", counts[1]))
-    for role, count in roles:
-        weights = options.prefill_weights if role == "prefill" else options.decode_weights
-        threads = options.prefill_threads if role == "prefill" else options.decode_threads
-        config = replace(
-            base,
-            role=role,
-            weight_format=_weights(weights, base.weight_format),
-            kv_format=_pages(options.prefill_kv, base.kv_format) if role == "prefill" else decode_kv,
-            export_format=decode_kv if role == "prefill" and decode_kv is not None and decode_kv.static else None,
-            threads=threads or base.threads or share,
-        )
-        pools.append([_named(config, role, number, key, options.pool_transport) for number in range(count)])
-    return pools[0], pools[1]
+    export = decode_kv if decode_kv is not None and decode_kv.static else None
+    giving = replace(
+        base,
+        role="prefill",
+        weight_format=_weights(options.prefill_weights, base.weight_format),
+        kv_format=_pages(options.prefill_kv, base.kv_format),
+        export_format=export,
+        threads=options.prefill_threads or base.threads or share,
+    )
+    taking = replace(
+        base,
+        role="decode",
+        weight_format=_weights(options.decode_weights, base.weight_format),
+        kv_format=decode_kv,
+        threads=options.decode_threads or base.threads or share,
+    )
+    listen = {} if options.pool_listen is None else {"tcp": join_address(options.pool_listen, 0)}
+
+    def commands(config: "EngineConfig", members: Members) -> "list[WorkerCommand]":
+        from trimaran.engine.config import PoolConfig
+        from trimaran.server.launch_pools import RELAY, WorkerCommand
+
+        found = []
+        for number, address in enumerate(members):
+            name = f"{config.role} worker {number}"
+            if address is None:
+                pool = PoolConfig(name=name, key=key, transports=(transport,), listen=listen)
+                found.append(WorkerCommand(replace(config, pool=pool).to_json()))
+            else:
+                found.append(WorkerCommand({"address": address, "key": key, "name": name}, RELAY))
+        return found
+
+    return commands(giving, prefill), commands(taking, decode)
 
 
-def _named(config: "EngineConfig", role: Role, number: int, key: str, transport: str) -> Mapping[str, Any]:
-    from trimaran.engine.config import PoolConfig
-
-    pool = PoolConfig(name=f"{role} worker {number}", key=key, transports=(transport,))
-    return replace(config, pool=pool).to_json()
-
-
-def _share(counts: tuple[int, int]) -> int:
-    """Threads of a worker when nobody says: the cores shared out evenly, at least one."""
-    return max(1, len(os.sched_getaffinity(0)) // sum(counts))
+def _share(workers: int) -> int:
+    """Threads of each of so many workers when nobody says: the cores shared out evenly, at least one."""
+    return max(1, len(os.sched_getaffinity(0)) // max(1, workers))
 
 
 def _weights(text: str | None, default: WeightFormat | None) -> WeightFormat | None:

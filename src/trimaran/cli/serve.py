@@ -84,15 +84,15 @@ def start(options: ServeOptions) -> int:
 
 def launch_of(options: ServeOptions, engine: "EngineConfig") -> "Launch":
     """What starts ``engine``, or pools of engines like it; raises ``ConfigError`` naming flags."""
-    from trimaran.cli.pools import pool_counts, require_no_pools, worker_configs
+    from trimaran.cli.pools import pool_members, pool_workers, require_no_pools
     from trimaran.server.launch import OneEngine
     from trimaran.server.launch_pools import TwoPools
 
-    counts = pool_counts(options.pools)
-    if counts is None:
+    members = pool_members(options.pools)
+    if members is None:
         require_no_pools(options)
         return OneEngine(engine.to_json())
-    return TwoPools(*worker_configs(options, engine, counts))
+    return TwoPools(*pool_workers(options, engine, *members))
 
 
 def spelled(name: str) -> str | None:

@@ -30,6 +30,7 @@ class _Given:
     link: Link
     began: float
     computed: float | None = None  # when its first token was known
+    answered: float | None = None  # when the other side's word came, perhaps while a step ran
     commit: Commit | None = None  # for which the link had no room yet
 
 
@@ -79,6 +80,7 @@ class PrefillRole:
                 answer = arrival.message
                 if isinstance(answer, Taken | Refused) and (given := self._given.get(answer.transfer)):
                     given.sending.answer(answer)
+                    given.answered = arrival.at
                 arrival.free()
         self._untold = [(link, abort) for link, abort in self._untold if not link.send(abort)]
         messages, self._ended = self._ended, []
@@ -126,7 +128,9 @@ class PrefillRole:
         self._engine.release(name)
         if sending.failure is None:
             assert given.computed is not None
-            return Handed(name, sending.sent_bytes, given.computed - given.began, now - given.computed)
+            assert given.answered is not None
+            handoff = max(0.0, given.answered - given.computed)
+            return Handed(name, sending.sent_bytes, given.computed - given.began, handoff)
         if handing.lost and handing.token is None:
             return None  # the engine has said why
         kind = PeerError if isinstance(failure, PeerError) else TransferError

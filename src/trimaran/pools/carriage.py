@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 UInt8 = npt.NDArray[np.uint8]
 
-SLOTS = 4  # frames under way: one each being exported, sent, received and imported
+SLOTS = 8  # frames under way: two each being exported, sent, received and imported; short prompts are a frame each
 
 
 class SlotMemory(Protocol):

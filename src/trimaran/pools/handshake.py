@@ -20,7 +20,8 @@ from trimaran.pools.records import Records
 from trimaran.pools.stream import Stream
 from trimaran.pools.transfer import PROTOCOL
 
-_WHAT = b"trimaran pools" + PROTOCOL.to_bytes(2, "little")
+PAGES = b"trimaran pools" + PROTOCOL.to_bytes(2, "little")  # purposes have the same length
+MESSAGES = b"trimaran lines" + PROTOCOL.to_bytes(2, "little")
 _NONCE = 32
 _PROOF = 32
 _DIALLER, _LISTENER = b"pools: who dialled", b"pools: who listened"
@@ -33,22 +34,7 @@ def meet(stream: Stream, key: PoolKey, hello: Hello, *, dialled: bool, until: fl
     Raises ``PeerError`` when the other side has another key or cannot work with this one, ``TransferError`` when the
     connection breaks or it takes too long.
     """
-    mine = secrets.token_bytes(_NONCE)
-    stream.write([_WHAT, mine], until)
-    theirs = _read_first(stream, until)
-    nonces = (mine, theirs) if dialled else (theirs, mine)
-    keys_differ = f"{hello.name} and the other side have different pool keys"
-    if dialled:
-        stream.write([key.mac(_DIALLER, *nonces)], until)
-        if not hmac.compare_digest(_read(stream, _PROOF, until), key.mac(_LISTENER, *nonces)):
-            raise PeerError(keys_differ)
-        records = Records(stream, key.mac(_FROM_DIALLER, *nonces), key.mac(_FROM_LISTENER, *nonces))
-    else:
-        if not hmac.compare_digest(_read(stream, _PROOF, until), key.mac(_DIALLER, *nonces)):
-            stream.write([bytes(_PROOF)], until)
-            raise PeerError(keys_differ)
-        stream.write([key.mac(_LISTENER, *nonces)], until)
-        records = Records(stream, key.mac(_FROM_LISTENER, *nonces), key.mac(_FROM_DIALLER, *nonces))
+    records = prove(stream, key, hello.name, PAGES, dialled=dialled, until=until)
     records.write(encode_hello(hello), seconds=until - time.monotonic())
     head, _ = records.read(0, until - time.monotonic())
     peer = decode_hello(head)
@@ -56,12 +42,34 @@ def meet(stream: Stream, key: PoolKey, hello: Hello, *, dialled: bool, until: fl
     return records, peer
 
 
-def _read_first(stream: Stream, until: float) -> bytes:
-    first = _read(stream, len(_WHAT) + _NONCE, until)
-    what, nonce = first[: len(_WHAT)], first[len(_WHAT) :]
-    if what[:-2] != _WHAT[:-2]:
-        raise TransferError("the other side is not an engine of Trimaran")
-    if what != _WHAT:
+def prove(stream: Stream, key: PoolKey, name: str, purpose: bytes, *, dialled: bool, until: float) -> Records:
+    """The records of a connection whose ends have proved to each other that they have the key, for one ``purpose``.
+
+    Raises as ``meet`` does; ``name`` is ours, for people.
+    """
+    mine = secrets.token_bytes(_NONCE)
+    stream.write([purpose, mine], until)
+    theirs = _read_first(stream, purpose, until)
+    nonces = (purpose, mine, theirs) if dialled else (purpose, theirs, mine)
+    keys_differ = f"{name} and the other side have different pool keys"
+    if dialled:
+        stream.write([key.mac(_DIALLER, *nonces)], until)
+        if not hmac.compare_digest(_read(stream, _PROOF, until), key.mac(_LISTENER, *nonces)):
+            raise PeerError(keys_differ)
+        return Records(stream, key.mac(_FROM_DIALLER, *nonces), key.mac(_FROM_LISTENER, *nonces))
+    if not hmac.compare_digest(_read(stream, _PROOF, until), key.mac(_DIALLER, *nonces)):
+        stream.write([bytes(_PROOF)], until)
+        raise PeerError(keys_differ)
+    stream.write([key.mac(_LISTENER, *nonces)], until)
+    return Records(stream, key.mac(_FROM_LISTENER, *nonces), key.mac(_FROM_DIALLER, *nonces))
+
+
+def _read_first(stream: Stream, purpose: bytes, until: float) -> bytes:
+    first = _read(stream, len(purpose) + _NONCE, until)
+    what, nonce = first[: len(purpose)], first[len(purpose) :]
+    if what[:-2] != purpose[:-2]:
+        raise TransferError("the other side is not an engine of Trimaran, or listens for something else")
+    if what != purpose:
         theirs = int.from_bytes(what[-2:], "little")
         raise PeerError(f"the other side's protocol is {theirs}, ours is {PROTOCOL}")
     return nonce

@@ -11,8 +11,9 @@ uses it: connecting, authentication and, where the kind needs it, reading and wr
 * Nothing of a link outlives its process, however that ends: no file, no shared memory, no lock.
 """
 
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -38,6 +39,7 @@ class Arrival:
     message: Message
     data: UInt8 | None
     free: Callable[[], None]
+    at: float = field(default_factory=time.monotonic)  # when it came, which may be long before it is received
 
 
 class Link(Protocol):

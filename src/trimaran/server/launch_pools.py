@@ -23,13 +23,28 @@ if TYPE_CHECKING:
 PREFILL_STEPS = 8  # of prompts, that a prefill worker has at most, unless it has one alone: more could only wait there
 
 
+RELAY = "trimaran.pools.relay"
+
+
+@dataclass(frozen=True)
+class WorkerCommand:
+    """What is started for a worker: an engine, or with ``RELAY`` a connection to one on another host."""
+
+    config: Mapping[str, Any]
+    module: str = "trimaran.engine.worker"
+
+    def process(self, name: str) -> EngineProcess:
+        """One that has not been started."""
+        return EngineProcess(self.config, module=self.module, name=name)
+
+
 @dataclass
 class _Member:
     """A worker that is being started."""
 
     role: str
     number: int
-    config: Mapping[str, Any]
+    command: WorkerCommand
     process: EngineProcess
     started: Started | None = None
     metrics: "EngineMetrics | None" = None
@@ -42,12 +57,11 @@ class _Member:
 class TwoPools:
     """Workers that prefill and workers that decode; see ``Launch``."""
 
-    def __init__(self, prefill: list[Mapping[str, Any]], decode: list[Mapping[str, Any]]) -> None:
-        """The configuration of each worker process."""
+    def __init__(self, prefill: list[WorkerCommand], decode: list[WorkerCommand]) -> None:
         self._members = [
-            _Member(role, number, config, EngineProcess(config, name=f"{role}-{number}"))
-            for role, configs in (("prefill", prefill), ("decode", decode))
-            for number, config in enumerate(configs)
+            _Member(role, number, command, command.process(f"{role}-{number}"))
+            for role, commands in (("prefill", prefill), ("decode", decode))
+            for number, command in enumerate(commands)
         ]
         self.router: Router | None = None
 
@@ -61,6 +75,9 @@ class TwoPools:
             await asyncio.gather(*tasks, return_exceptions=True)
             await self.stop()
             raise
+        if wrong := _mismatch([member for member in self._members if member.started is not None]):
+            await self.stop()
+            raise errors.ConfigError(wrong)
         if any(started.embedding_width is not None for started in self._of("prefill")):
             await self.stop()
             raise errors.ConfigError("--pools is for models that make text, and this one makes vectors of it")
@@ -82,7 +99,7 @@ class TwoPools:
             member.metrics = shown.engine(member.role, member.number)
             link = EngineLink(
                 member.process,
-                partial(EngineProcess, member.config, name=f"{member.role}-{member.number}"),
+                partial(member.command.process, f"{member.role}-{member.number}"),
                 member.metrics,
                 options.timeout_engine,
                 policy,
@@ -122,6 +139,17 @@ class TwoPools:
 
     def _of(self, role: str) -> list[Started]:
         return [member.started for member in self._members if member.role == role and member.started is not None]
+
+
+def _mismatch(members: list[_Member]) -> str | None:
+    """Why these workers cannot serve one model; those on other hosts may have been started with anything."""
+    first = members[0]
+    for member in members[1:]:
+        for what in ("digest", "page_size"):
+            mine, theirs = getattr(first.started, what), getattr(member.started, what)
+            if mine != theirs:
+                return f"{first.name} and {member.name} differ in {what.replace('_', ' ')}: {mine} and {theirs}"
+    return None
 
 
 def _together(prefill: list[Started], decode: list[Started]) -> Started:

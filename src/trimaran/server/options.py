@@ -151,8 +151,9 @@ class ServeOptions:
 
     pools: str = option(
         "none",
-        "worker processes that prefill and that decode, such as prefill=1,decode=1; none: one engine does both",
-        metavar="COUNTS",
+        "worker processes that prefill and that decode, such as prefill=1,decode=1, or addresses of `trimaran worker`; "
+        "none: one engine does both",
+        metavar="WORKERS",
     )
     prefill_weights: str | None = option(
         None, "how prefill workers hold weights; default: as --weight-format", choices=WEIGHT_SPELLINGS
@@ -178,6 +179,11 @@ class ServeOptions:
         "file with what workers of pools know each other by, readable by its owner alone; default: $TRIMARAN_POOL_KEY, "
         "else a new key at every start",
         metavar="FILE",
+    )
+    pool_listen: str | None = option(
+        None,
+        "address at which decode workers of this host take pages from others; default: only from this host",
+        metavar="ADDRESS",
     )
     pool_self_test: bool = option(True, "hold a prompt that went through both pools against one worker's, at the start")
     timeout_queue: Seconds = option(
