@@ -45,7 +45,7 @@ def worker(
     the same key. Serve the same model with the same page size on all hosts.
 
     \b
-    Example, on 10.0.0.2 and then on 10.0.0.1:
+    Examples:
       trimaran worker smollm2 --role decode --listen 10.0.0.2:7000 --kv-cache-dtype fp8 --pool-key-file pool.key
       trimaran serve smollm2 --pools prefill=1,decode=10.0.0.2:7000 --pool-key-file pool.key
     """

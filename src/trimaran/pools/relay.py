@@ -18,8 +18,8 @@ from trimaran.base.errors import ConfigError, TrimaranError
 from trimaran.base.failures import failure_of
 from trimaran.base.frames import frame
 from trimaran.base.messages import FromEngineBatch
-from trimaran.pools.handshake import MESSAGES, prove
 from trimaran.pools.key import PoolKey
+from trimaran.pools.line import open_line
 from trimaran.pools.link import MEET_SECONDS
 from trimaran.pools.pump import pump
 from trimaran.pools.records import Records
@@ -43,8 +43,8 @@ def connect(config: RelayConfig) -> Records:
     connected = transport.open_connection(config.address, MEET_SECONDS)
     stream = Stream(connected)
     try:
-        transport.check_peer(connected)
-        return prove(stream, key, config.name, MESSAGES, dialled=True, until=until)
+        transport.prepare(connected)
+        return open_line(stream, key, config.name, dialled=True, until=until)
     except BaseException:
         stream.close()
         raise

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from trimaran.base.errors import TrimaranError
-from trimaran.pools.handshake import MESSAGES, prove
 from trimaran.pools.key import PoolKey
+from trimaran.pools.line import open_line
 from trimaran.pools.link import MEET_SECONDS
 from trimaran.pools.pump import pump
 from trimaran.pools.records import Records
@@ -73,9 +73,9 @@ class RemoteWorker:
     def _meet(self, accepted: socket.socket, peer: str) -> None:
         stream = Stream(accepted)
         try:
-            self._transport.check_peer(accepted)
+            self._transport.prepare(accepted)
             until = time.monotonic() + MEET_SECONDS
-            records = prove(stream, self._key, self._name, MESSAGES, dialled=False, until=until)
+            records = open_line(stream, self._key, self._name, dialled=False, until=until)
         except TrimaranError as error:
             log.warning("a connection from %s was turned away: %s", peer, error)
             stream.close()
