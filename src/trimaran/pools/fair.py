@@ -10,6 +10,8 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
+MOST_TENANTS = 4096  # that are remembered though they have had their share
+
 
 @dataclass(order=True)
 class _Entry(Generic[T]):
@@ -56,10 +58,8 @@ class FairQueue(Generic[T]):
         if entry is self._heap[0]:
             self._now = max(self._now, entry.start)
         entry.item = None
-        if not self._entries:
-            self._finished.clear()
-            self._heap.clear()
-            self._now = 0.0
+        if len(self._finished) > MOST_TENANTS:
+            self._finished = {tenant: end for tenant, end in self._finished.items() if end > self._now}
         return True
 
     def _add(self, item: T, priority: int, start: float) -> None:

@@ -314,7 +314,13 @@ class Router:
 
 
 # What may not happen to another attempt.
-_PASSING = (errors.TransferError, errors.EngineDiedError, errors.PageIntegrityError, errors.QueueFullError)
+_PASSING = (
+    errors.TransferError,
+    errors.EngineDiedError,
+    errors.CanaryError,
+    errors.PageIntegrityError,
+    errors.QueueFullError,
+)
 
 
 def _context(request: Submit) -> int:
