@@ -115,7 +115,7 @@ def test_a_page_that_is_not_the_transfers_any_more_is_a_fault(engine, what, capl
     with pytest.raises(PageIntegrityError, match=f"page {last.page} "):
         engine.handover.take("t", 0, [last], owner, ~data)
     assert (contents(engine) == before).all()
-    assert "lease=t" in caplog.text
+    assert "holder=t" in caplog.text
     assert engine.stats().page_faults == 1
 
 

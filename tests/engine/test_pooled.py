@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trimaran.base.errors import TransferError
+from trimaran.base.errors import PageIntegrityError, TransferError
+from trimaran.base.failures import error_of
+from trimaran.base.formats import KVFormat
 from trimaran.base.messages import Failed, Submit
 from trimaran.base.sampling import SamplingParams
 from trimaran.engine.config import EngineConfig
@@ -120,6 +122,42 @@ def test_sequences_that_give_way_are_parked_and_not_computed_again():
     assert decode.preemptions > 0
     assert decode.generated_tokens == 400
     assert pair.moved == 4 * 3, "each prompt came once"
+
+
+def test_what_a_sequence_lost_is_neither_parked_nor_given_away():
+    """A page changed hands by a fault of ours: its bytes are somebody else's, and would come back as the sequence's."""
+    submits = [Submit(str(n), [n] * 40, greedy(100)) for n in range(4)]
+    pair = null_pair(decode_pages=18, max_num_seqs=4, max_num_batched_tokens=64)
+    decode, spoilt = pair.decode, set()
+    keep = decode._scheduler._parking.keep
+
+    def lose_a_page(sequence):
+        if not spoilt:
+            spoilt.add(sequence.id)
+            decode.cache.groups[0].pool.release(sequence.pages[0].refs[1])
+        return keep(sequence)
+
+    decode._scheduler._parking.keep = lose_a_page
+    answers = pair.run(*submits)
+    [lost] = spoilt
+    assert error_of(answers[lost].failure).__class__ is PageIntegrityError
+    assert {name for name, answer in answers.items() if answer.finish == "length"} == set("0123") - spoilt
+    alone = run(null_engine(context=CONTEXT, max_num_seqs=4), *submits)
+    assert all(answers[name].ids == alone[name].ids for name in set("0123") - spoilt)
+    assert decode.cache.unused
+    decode.cache.check()
+
+
+def test_a_page_that_a_prompt_lost_is_not_exported():
+    pair = null_pair(max_num_seqs=4, max_num_batched_tokens=16)
+    handing = pair.prefill.prefill(Submit("a", list(range(60)), greedy(4)), (0,), 60.0)
+    for _ in range(3):
+        pair.prefill.step()
+    pair.prefill.finish()
+    pair.prefill.export(handing, 0, 0, 1, KVFormat.BF16)
+    pair.prefill.cache.groups[0].pool.release(handing.sequence.pages[0].refs[0])
+    with pytest.raises(PageIntegrityError):
+        pair.prefill.export(handing, 0, 0, 1, KVFormat.BF16)
 
 
 def test_pages_of_unequal_pools_are_found_by_their_own_kind_only(tmp_path):

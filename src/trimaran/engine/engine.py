@@ -42,6 +42,7 @@ from trimaran.engine.sequence import Sequence
 from trimaran.kernels.page_tags import PageFault
 from trimaran.kernels.step import Executor, StepOutputs
 
+_NOT_ITS_OWN = "a page of this request's cache was not its own; the request was ended, try again"
 _NOT_FINITE = "the model's logits for this request are not finite"
 
 
@@ -112,7 +113,8 @@ class Engine:
         self._faults = PageFaults(self._cache.groups)
         self.leases = Leases(self._cache.groups)
         self.handover = Handover(executor, self._cache.groups, self.leases, self._faults)
-        self._scheduler = Scheduler(limits, self._cache, Parking(executor, self._cache) if parking else None)
+        parked = Parking(executor, self._cache, self.handover) if parking else None
+        self._scheduler = Scheduler(limits, self._cache, parked)
         self.runner = Runner(
             executor,
             self._cache.tables,
@@ -179,7 +181,8 @@ class Engine:
         ``look`` is shown the logits of each of its tokens; nobody finds the pages of such a request.
         """
         request = self._reception.take(message, self._requests)
-        request.look = look
+        if look is not None:
+            request.look, request.drafter = look, None
         self._add(request)
 
     def cancel(self, request_id: str) -> None:
@@ -283,6 +286,8 @@ class Engine:
         if self._drafts:
             self._draft()
         plan = self._scheduler.schedule()
+        for sequence in plan.spoilt:
+            self._fail(self._requests[sequence.id], PageIntegrityError(_NOT_ITS_OWN))
         self._stirred = bool(plan.chunks)
         if plan.chunks:
             question = self.choosing.ask(
@@ -434,8 +439,7 @@ class Engine:
         doubtful = self._faults.note(request.sequence, faults)
         self._drop(request)
         self._quarantine(doubtful)
-        error = PageIntegrityError("a page of this request's cache was not its own; the request was ended, try again")
-        self._outbox.append(failure_of(request.sequence.id, error))
+        self._outbox.append(failure_of(request.sequence.id, PageIntegrityError(_NOT_ITS_OWN)))
 
     def _quarantine(self, doubtful: set[tuple[int, int]]) -> None:
         if doubtful:

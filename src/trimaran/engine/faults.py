@@ -44,11 +44,11 @@ class PageFaults:
                 doubtful.add((fault.group, fault.page))
         return doubtful
 
-    def note_transfer(self, lease: str, group: int, ref: PageRef, kind: str, expected: int, found: int) -> None:
-        """A transfer was kept from a page that is not its own; the page stays with whoever has it."""
+    def note_transfer(self, holder: str, group: int, ref: PageRef, kind: str, expected: int, found: int) -> None:
+        """A copy was kept from a page that is not its ``holder``'s, a lease or a sequence; it stays with who has it."""
         self._count(
-            "lease=%s group=%d page=%d kind=transfer-%s expected=%d found=%d",
-            lease, group, ref.page, kind, expected, found,
+            "holder=%s group=%d page=%d kind=copy-%s expected=%d found=%d",
+            holder, group, ref.page, kind, expected, found,
         )  # fmt: skip
 
     def lost(self) -> Doubtful:

@@ -19,7 +19,8 @@ from trimaran.kernels.step import Executor, Int32, UInt8
 
 
 class Handover:
-    """``Executor.export_pages`` and ``import_pages`` for pages under a lease. Works between two steps."""
+    """``Executor.export_pages`` and ``import_pages`` for pages under a lease, or of a sequence that runs. Works between
+    two steps."""
 
     def __init__(self, executor: Executor, groups: Items[PageGroup], leases: Leases, faults: PageFaults) -> None:
         self._executor = executor
@@ -34,6 +35,11 @@ class Handover:
         them has changed hands all the same.
         """
         self._check(lease, group, refs)
+        return self._executor.export_pages(group, _numbers(refs), page_format)
+
+    def copy_out(self, sequence: str, group: int, refs: Items[PageRef], page_format: KVFormat) -> UInt8:
+        """As ``give``, of pages that the sequence of this name holds, and no lease. Raises ``PageIntegrityError``."""
+        self._require_held(sequence, group, refs)
         return self._executor.export_pages(group, _numbers(refs), page_format)
 
     def take(self, lease: str, group: int, refs: Items[PageRef], owner: int, data: UInt8) -> None:
@@ -57,14 +63,17 @@ class Handover:
             raise TransferError(f"cache group {group} is not one of the {len(kept)} of this model")
         if other := set(refs) - set(kept[group]):
             raise TransferError(f"page {min(other).page} of cache group {group} is not under the lease {lease!r}")
+        self._require_held(lease, group, refs)
+
+    def _require_held(self, holder: str, group: int, refs: Items[PageRef]) -> None:
         pool = self._groups[group].pool
         for ref in refs:
             if not pool.held(ref):
-                self._refuse(lease, group, ref, "tag", ref.tag, int(pool.tags[ref.page]))
+                self._refuse(holder, group, ref, "tag", ref.tag, int(pool.tags[ref.page]))
 
-    def _refuse(self, lease: str, group: int, ref: PageRef, kind: str, expected: int, found: int) -> None:
-        self._faults.note_transfer(lease, group, ref, kind, expected, found)
-        raise PageIntegrityError(f"page {ref.page} of cache group {group} is not the transfer's; nothing was copied")
+    def _refuse(self, holder: str, group: int, ref: PageRef, kind: str, expected: int, found: int) -> None:
+        self._faults.note_transfer(holder, group, ref, kind, expected, found)
+        raise PageIntegrityError(f"page {ref.page} of cache group {group} is not {holder}'s; nothing was copied")
 
 
 def _numbers(refs: Items[PageRef]) -> Int32:

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from trimaran.base.errors import PageIntegrityError
 from trimaran.engine.cache import KVCache
+from trimaran.engine.handover import Handover
 from trimaran.engine.sequence import Sequence
 from trimaran.engine.window import pages_of
 from trimaran.kernels.step import Executor, UInt8
@@ -28,9 +30,10 @@ class _Parked:
 class Parking:
     """Pages of sequences that wait. Works between two steps only."""
 
-    def __init__(self, executor: Executor, cache: KVCache) -> None:
+    def __init__(self, executor: Executor, cache: KVCache, handover: Handover) -> None:
         self._executor = executor
         self._cache = cache
+        self._handover = handover
         self._parked: dict[Sequence, _Parked] = {}
 
     @property
@@ -43,18 +46,22 @@ class Parking:
         """Whether a sequence may be parked only because another one is more urgent."""
         return self.bytes < self._executor.kv_bytes
 
-    def keep(self, sequence: Sequence) -> None:
-        """Copies out what the sequence, which is about to give up its pages, still reads."""
+    def keep(self, sequence: Sequence) -> bool:
+        """Copies out what the sequence, which is about to give up its pages, still reads. False, and nothing is kept,
+        when one of them has changed hands: the sequence cannot go on."""
         layout, end = self._executor.layout, pages_of(sequence.computed, self._executor.page_size)
         firsts, pages = [], []
         for number, (group, held) in enumerate(zip(self._cache.groups, sequence.pages, strict=True)):
             first = group.first(sequence.computed)
             refs = held.refs[first - held.first : end - held.first]
-            numbers = np.array([ref.page for ref in refs], np.int32)
             firsts.append(first)
-            pages.append(self._executor.export_pages(number, numbers, layout.page_format))
+            try:
+                pages.append(self._handover.copy_out(sequence.id, number, refs, layout.page_format))
+            except PageIntegrityError:
+                return False
         sequence.known = sequence.computed
         self._parked[sequence] = _Parked(tuple(firsts), tuple(pages))
+        return True
 
     def bring_back(self, sequence: Sequence) -> None:
         """Fills the pages that a sequence has been given again; does nothing for one that was not parked."""

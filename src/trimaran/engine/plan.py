@@ -24,3 +24,4 @@ class StepPlan:
     chunks: tuple[Chunk, ...]
     rows: int
     arriving: tuple[Sequence, ...] = ()  # have got pages that are filled from elsewhere
+    spoilt: tuple[Sequence, ...] = ()  # cannot go on: of what their pages held, something is lost

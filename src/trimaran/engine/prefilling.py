@@ -7,8 +7,6 @@ over here: its pages stay under a lease until whoever decodes has them, or time 
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from trimaran.base.formats import KVFormat
 from trimaran.base.messages import FromEngine, Submit, Token
 from trimaran.engine.engine import Engine
@@ -57,8 +55,8 @@ class PrefillEngine(Engine):
     def export(self, handing: Handing, group: int, first: int, end: int, fmt: KVFormat) -> UInt8:
         """Pages number ``first`` to ``end - 1`` of the prompt in one cache group, which are complete: [n, bytes].
 
-        Between two steps. Raises ``TransferError`` when they are kept no longer, ``ConfigError`` for a format that they
-        cannot have.
+        Between two steps. Raises ``TransferError`` when they are kept no longer, ``PageIntegrityError`` when one has
+        changed hands, ``ConfigError`` for a format that they cannot have.
         """
         if handing.token is not None:
             begin, refs = handing.firsts[group], handing.refs[group]
@@ -67,7 +65,7 @@ class PrefillEngine(Engine):
         held = handing.sequence.pages[group]  # the sequence runs, and has what its next step checks
         assert held.first <= first, "a window passed pages that were to be given away"
         refs = held.refs[first - held.first : end - held.first]
-        return self.executor.export_pages(group, np.array([ref.page for ref in refs], np.int32), fmt)
+        return self.handover.copy_out(handing.sequence.id, group, refs, fmt)
 
     def release(self, request_id: str) -> None:
         """Nobody wants a prompt, or its pages, any more: those that have them, or have given up. Idempotent; no message

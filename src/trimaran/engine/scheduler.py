@@ -41,6 +41,7 @@ class Scheduler:
         self._arriving: dict[Sequence, None] = {}
         self._placed: list[Sequence] = []  # of these, those that the step being planned has given pages
         self._held: set[Sequence] = set()  # not to be placed yet
+        self._spoilt: list[Sequence] = []  # of these, those that gave way in the step being planned and lost pages
         self._slots = list(range(limits.max_num_seqs - 1, -1, -1))
         self._chunks: dict[Sequence, Chunk] = {}  # of the step being planned
         self._budget = 0
@@ -97,7 +98,7 @@ class Scheduler:
     def schedule(self) -> StepPlan:
         """Plans one step. Pages are taken here; counters move only when the step is committed."""
         self._chunks = {}
-        self._placed = []
+        self._placed, self._spoilt = [], []
         self._budget = self._limits.max_num_batched_tokens
         decoding: list[Sequence] = []
         prefilling: list[Sequence] = []
@@ -117,7 +118,7 @@ class Scheduler:
         if self._waiting:
             self._admit()
         rows = self._limits.max_num_batched_tokens - self._budget
-        return StepPlan(tuple(self._chunks.values()), rows, tuple(self._placed))
+        return StepPlan(tuple(self._chunks.values()), rows, tuple(self._placed), tuple(self._spoilt))
 
     def _add_drafts(self, decoding: Items[Sequence]) -> None:
         """Gives drafts what others leave: rows of the step, rows of logits, and pages that are free."""
@@ -211,10 +212,13 @@ class Scheduler:
         return True
 
     def _preempt(self, sequence: Sequence) -> None:
-        if self._parking is not None:
-            self._parking.keep(sequence)
+        whole = self._parking is None or self._parking.keep(sequence)
         self._leave(sequence)
-        insort(self._waiting, sequence, key=_rank)
+        if whole:
+            insort(self._waiting, sequence, key=_rank)
+        else:
+            self._held.add(sequence)
+            self._spoilt.append(sequence)
         self.preemptions += 1
 
     def _leave(self, sequence: Sequence) -> None:
