@@ -105,6 +105,19 @@ def test_no_alarm_on_the_reference(tiny, overlap):
     assert (canary.checks, canary.deviations) == (4, 0)
 
 
+def test_no_alarm_beside_drafts(tiny):
+    """What is drafted for others makes rows of logits; the canary's own tokens are never drafted."""
+    engine = load(tiny, "native", speculative_ngram=4, max_num_seqs=8)
+    canary = canary_of(engine)
+    for name in "ab":
+        engine.submit(Submit(name, [5, 6, 7, 8] * 6, greedy(60, ignore_eos=True)))
+    while not engine.idle and canary.checks < 8:
+        turn(engine, canary)
+    assert engine.stats().drafted_tokens > 0
+    assert (canary.checks, canary.deviations) == (8, 0)
+    engine.close()
+
+
 @pytest.mark.parametrize("bit", [12, 22, 31])  # the lowest bits of a single weight may be lost in rounding
 @pytest.mark.parametrize("name", ["model.norm", "lm_head", "model.layers.1.mlp.down_proj"])
 def test_a_flipped_bit_is_seen_by_the_next_run(tiny, name, bit):
