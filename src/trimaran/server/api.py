@@ -22,7 +22,7 @@ E = TypeVar("E", bound=Endpoint)
 
 
 class Api:
-    """Endpoints of one server. ``get`` and ``post`` decorate them; ``build`` makes the application.
+    """Endpoints of one server. ``get``, ``post`` and ``delete`` decorate them; ``build`` makes the application.
 
     An endpoint takes the parameters of its path and may take the ``request``; or it takes ``(request, body)``, where
     ``body`` is a pydantic model. It answers with a ``Response``.
@@ -40,6 +40,9 @@ class Api:
 
     def post(self, path: str) -> Callable[[E], E]:
         return self._route("POST", path)
+
+    def delete(self, path: str) -> Callable[[E], E]:
+        return self._route("DELETE", path)
 
     def exception_handler(self, kind: type[Exception]) -> Callable[[E], E]:
         """Decorates what answers a request, given it and an error of ``kind``."""

@@ -25,6 +25,8 @@ from trimaran.server.openai.identity import Identity, ModelCard
 from trimaran.server.openai.schema import ChatRequest, CompletionRequest, Generate
 from trimaran.server.openai.sse import Events, EventStream
 from trimaran.server.openai.tokenize import DetokenizeRequest, TokenizeRequest
+from trimaran.server.response_store import ResponseStore
+from trimaran.server.responses import Responses
 from trimaran.server.tenants import Tenants
 from trimaran.server.text_work import TextWork
 from trimaran.text.template import ChatTemplate
@@ -58,6 +60,7 @@ class Service:
     formats: AnswerFormat
     card: ModelCard
     version: Version
+    store: ResponseStore
 
 
 @dataclass(frozen=True)
@@ -154,6 +157,8 @@ def _add_openai(api: Api, service: Service) -> None:
         if body.stream:
             return _stream(run, completions.Events(run, body, identity, plane), identity)
         return await _whole(request, completions.whole(run, body, identity, plane), identity)
+
+    Responses(plane, service.template, service.formats, service.card, service.store).add_to(api, _session)
 
     @api.post("/tokenize")
     async def tokenize_prompt(request: Request, body: TokenizeRequest) -> Response:

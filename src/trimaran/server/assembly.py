@@ -17,6 +17,7 @@ from trimaran.server.engine import Backend, EngineLink
 from trimaran.server.metrics import Metrics
 from trimaran.server.openai.identity import ModelCard
 from trimaran.server.options import ServeOptions
+from trimaran.server.response_store import ResponseStore
 from trimaran.server.tenants import Tenants
 from trimaran.text.encoder_tokenizer import EncoderTokenizer, is_encoder
 from trimaran.text.template import ChatTemplate, open_template
@@ -98,7 +99,9 @@ def assemble(
     )
     plane = DataPlane(link, text.tokenizer, limits, metrics)
     formats = find_format(text.tokenizer, text.template.source, options.tool_call_parser, options.reasoning_parser)
-    service = Service(plane, text.template, formats, card, about)
+    file = None if options.responses_file is None else Path(options.responses_file)
+    store = ResponseStore(file, options.responses_ttl)
+    service = Service(plane, text.template, formats, card, about, store)
     return create_app(service, access), plane
 
 

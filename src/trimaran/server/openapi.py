@@ -66,6 +66,8 @@ def describe(app: FastAPI, version: type[msgspec.Struct]) -> None:
                 content: dict[str, Any] = {_JSON: {"schema": by_type[whole[path]] if path in whole else {}}}
                 if path in chunks:  # each event's data, but for the last, is one
                     content["text/event-stream"] = {"schema": {"type": "string"}, "x-event": by_type[chunks[path]]}
+                elif path == "/v1/responses":
+                    content["text/event-stream"] = {"schema": {"type": "string"}}
                 if path == "/metrics":
                     content = {"text/plain": {"schema": {"type": "string"}}}
                 said = ERRORS | (OF_POSTS if method == "post" else {})

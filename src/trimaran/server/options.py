@@ -81,6 +81,10 @@ class ServeOptions:
         (), "web origin whose pages may call this server (repeatable; default: none)", metavar="ORIGIN"
     )
 
+    responses_file: str | None = option(
+        None, "SQLite file that keeps what /v1/responses has answered; default: in memory", metavar="FILE"
+    )
+    responses_ttl: Positive = option(86_400, "seconds for which it is kept", metavar="SECONDS")
     chat_template: str | None = option(
         None, "Jinja file to use as the chat template; default: the model's own", metavar="FILE"
     )

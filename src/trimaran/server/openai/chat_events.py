@@ -10,13 +10,13 @@ from trimaran.server.openai.chat import Asked, Ending
 from trimaran.server.openai.identity import Identity
 from trimaran.server.openai.logprobs import chat_logprobs
 from trimaran.server.openai.schema import ChatRequest
-from trimaran.server.openai.sse import MARK, TextEvent, event
+from trimaran.server.openai.sse import MARK, DataEvents, TextEvent, event
 from trimaran.text.choice import Piece
 from trimaran.text.tools.choice_reader import ChoiceReader
 from trimaran.text.tools.deltas import Arguments, CallBegin, Content, Delta, Thought
 
 
-class Events:
+class Events(DataEvents):
     """An event for every piece that shows something, and one with the usage when asked for."""
 
     def __init__(self, run: Run, request: ChatRequest, asked: Asked, identity: Identity, plane: DataPlane) -> None:

@@ -8,7 +8,7 @@ from trimaran.server.openai import answers
 from trimaran.server.openai.identity import Identity
 from trimaran.server.openai.logprobs import completion_logprobs
 from trimaran.server.openai.schema import CompletionRequest
-from trimaran.server.openai.sse import MARK, TextEvent, event
+from trimaran.server.openai.sse import MARK, DataEvents, TextEvent, event
 from trimaran.text.choice import Piece
 from trimaran.text.tokenizer import Tokenizer
 
@@ -55,7 +55,7 @@ async def whole(run: Run, request: CompletionRequest, identity: Identity, plane:
     )
 
 
-class Events:
+class Events(DataEvents):
     """An event for every piece that shows something, and one with the usage when asked for."""
 
     def __init__(self, run: Run, request: CompletionRequest, identity: Identity, plane: DataPlane) -> None:

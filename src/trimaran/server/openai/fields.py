@@ -29,6 +29,19 @@ OPENAI_CHAT: Inert = {
     "web_search_options": (None,),
 }
 
+RESPONSES: Inert = {
+    "conversation": (None,),
+    "include": (None, []),
+    "max_tool_calls": (None,),
+    "prompt": (None,),
+    "prompt_cache_options": (None, {}, {"mode": "implicit"}),
+    "prompt_cache_retention": (None, "in_memory"),
+    "service_tier": (None, "auto", "default"),
+    "stream_options": (None, {}),
+    "top_logprobs": (None, 0),
+    "truncation": (None, "disabled"),
+}
+
 OPENAI_COMPLETIONS: Inert = {"suffix": (None, "")}
 
 STREAM_OPTIONS: Inert = {"include_obfuscation": (None, False), "continuous_usage_stats": (None, False)}

@@ -49,15 +49,31 @@ class TextEvent:
 
 
 class Events(Protocol):
-    """What a stream says, in its protocol."""
+    """What a stream says, in its protocol. ``done`` ends it, if all went well."""
+
+    @property
+    def done(self) -> bytes: ...
 
     def of(self, piece: Piece) -> bytes:
         """One event, or ``b""`` when ``piece`` shows nothing."""
         ...
 
     def last(self) -> bytes:
-        """What stands between the pieces and ``DONE``; called once the run is over."""
+        """What stands between the pieces and ``done``; called once the run is over."""
         ...
+
+    def failed(self, answer: errors.ErrorAnswer) -> bytes:
+        """An error that ends the stream."""
+        ...
+
+
+class DataEvents:
+    """How streams of chats and completions end."""
+
+    done = DONE
+
+    def failed(self, answer: errors.ErrorAnswer) -> bytes:
+        return b"data: " + answer.body + b"\n\n"
 
 
 class EventStream(Response):
@@ -85,7 +101,8 @@ class EventStream(Response):
         try:
             async with self._run as run:
                 await run.deliver(self._take, self._ready)
-            end = self._events.last() + DONE
+            end = self._events.last() + self._events.done
+            await self.ended()
         except Exception as error:
             if not self._begun:
                 raise
@@ -93,8 +110,11 @@ class EventStream(Response):
                 log.exception("a stream failed")
             answer = errors.answer(error)
             self._scope[errors.CODE] = answer.error.code
-            end = b"data: " + answer.body + b"\n\n"
+            end = self._events.failed(answer)
         await self._send({"type": "http.response.body", "body": end})
+
+    async def ended(self) -> None:
+        """Called when all has been said but the last events."""
 
     def _take(self, pieces: list[Piece]) -> bool:
         data = b"".join(map(self._events.of, pieces))
