@@ -13,7 +13,7 @@ import pytest
 
 from trimaran.base.errors import ConfigError, EngineDiedError
 from trimaran.base.messages import Token
-from trimaran.cli.pools import pool_members
+from trimaran.cli.pools import pool_members, pool_workers
 from trimaran.cli.serve import launch_of
 from trimaran.engine.config import EngineConfig
 from trimaran.kernels.null import NullModel
@@ -206,6 +206,17 @@ def test_workers_on_other_hosts_want_a_key(monkeypatch):
     monkeypatch.delenv("TRIMARAN_POOL_KEY", raising=False)
     with pytest.raises(ConfigError, match="workers on other hosts have a key: give it with --pool-key-file"):
         launch_of(ServeOptions(pools="prefill=1,decode=10.0.0.1:7000"), EngineConfig(executor="null"))
+
+
+def test_threads_that_are_tied_to_cores_have_cores_of_their_own(monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {3, 4, 5, 6, 7})
+    options = ServeOptions(prefill_threads=3)
+    config = EngineConfig(executor="null", pin_threads=True)
+    [prefill], [decode] = pool_workers(options, config, [None], [None])
+    assert (prefill.config["threads"], prefill.config["cores"]) == (3, (3, 4, 5))
+    assert (decode.config["threads"], decode.config["cores"]) == (2, (6, 7))
+    free, _ = pool_workers(options, EngineConfig(executor="null"), [None], [None])
+    assert free[0].config["cores"] == ()
 
 
 def test_flags_of_pools_want_pools():

@@ -83,6 +83,7 @@ def pool_workers(
         kv_format=decode_kv,
         threads=options.decode_threads or base.threads or share,
     )
+    cores = sorted(os.sched_getaffinity(0)) if base.pin_threads else []
     listen = {} if options.pool_listen is None else {"tcp": join_address(options.pool_listen, 0)}
 
     def commands(config: "EngineConfig", members: Members) -> "list[WorkerCommand]":
@@ -94,7 +95,11 @@ def pool_workers(
             name = f"{config.role} worker {number}"
             if address is None:
                 pool = PoolConfig(name=name, key=key, transports=(transport,), listen=listen)
-                found.append(WorkerCommand(replace(config, pool=pool).to_json()))
+                mine, cores[:] = (
+                    tuple(cores[: config.threads]),
+                    cores[config.threads :],
+                )  # empty: wherever there is room
+                found.append(WorkerCommand(replace(config, pool=pool, cores=mine).to_json()))
             else:
                 found.append(WorkerCommand({"address": address, "key": key, "name": name}, RELAY))
         return found
