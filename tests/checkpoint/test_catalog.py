@@ -5,7 +5,7 @@ import msgspec
 import pytest
 
 from trimaran.base.errors import ConfigError
-from trimaran.checkpoint.catalog import load_catalog, parse_entry
+from trimaran.checkpoint.catalog import find_entry, load_catalog, parse_entry
 from trimaran.checkpoint.source_spec import HubSource, parse_source
 from trimaran.models.registry import FAMILIES, HF
 
@@ -84,3 +84,12 @@ def test_a_wrong_entry_names_the_file_and_the_key(changes: dict[str, object], re
 def test_what_is_no_entry(text: bytes) -> None:
     with pytest.raises(ConfigError, match=r"catalog/tiny\.yaml"):
         parse_entry("tiny.yaml", text)
+
+
+def test_one_entry_is_found_without_the_others() -> None:
+    load_catalog.cache_clear()
+    assert find_entry("smollm2") is not None
+    assert find_entry("none") is None
+    assert find_entry("../catalog/smollm2") is None
+    assert not load_catalog.cache_info().currsize
+    assert load_catalog()["smollm2"] == find_entry("smollm2")

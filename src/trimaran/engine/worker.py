@@ -211,6 +211,7 @@ def read_config() -> dict[str, Any]:
 
 def main() -> int:
     phases = Phases.of_process()
+    gc.disable()  # what is being loaded stays
     channel = Channel(int(sys.argv[1]))
     try:
         values = read_config()
@@ -222,7 +223,8 @@ def main() -> int:
         role = None if isinstance(engine, Encoder) else open_role(engine, config.pool)
         if config.pin_threads:  # this thread alone, to the core that the executor has left to it
             os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
-        gc.freeze()  # what has been loaded stays: collections need not walk it
+        gc.freeze()  # collections need not walk what has been loaded
+        gc.enable()
     except TrimaranError as error:
         channel.send([failure_of("", error)])
         channel.close()

@@ -81,7 +81,8 @@ async def serve_on(
         if isinstance(stopped, Signals):
             return 130 if stopped == SIGINT else 0
         app, plane = assemble(options, tenants, model.names, model.version, link, metrics, started, text)
-        gc.freeze()  # all this stays: no collection need look at it again, which would take 10 ms in mid-stream
+        gc.freeze()  # no collection need look at all this again, which would take 10 ms in mid-stream
+        gc.enable()
         seconds = time.monotonic() - begun
         launch.took(seconds)
         sock.listen()  # so that whoever reads the next line may connect at once
