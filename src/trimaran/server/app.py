@@ -14,6 +14,9 @@ from starlette.types import ASGIApp
 
 from trimaran.base.errors import TrimaranError, UnsupportedError
 from trimaran.server import errors, metrics
+from trimaran.server.anthropic import messages as anthropic
+from trimaran.server.anthropic.answers import TokenCount, error_body
+from trimaran.server.anthropic.schema import CountRequest, MessagesRequest
 from trimaran.server.api import Api
 from trimaran.server.connection import while_connected
 from trimaran.server.dataplane import DataPlane, Run
@@ -87,6 +90,7 @@ def create_app(service: Service | EmbeddingService, access: Access) -> ASGIApp:
     api = Api("Trimaran", service.version.version, _describe)
     if isinstance(service, Service):  # first: routes are tried in order
         _add_openai(api, service)
+        _add_anthropic(api, service)
     else:
         _add_embeddings(api, service)
     _add_models(api, service.card)
@@ -182,6 +186,31 @@ def _add_openai(api: Api, service: Service) -> None:
         return identity
 
 
+def _add_anthropic(api: Api, service: Service) -> None:
+    plane = service.plane
+    text = TextWork()
+
+    @api.post("/v1/messages")
+    async def messages(request: Request, body: MessagesRequest) -> Response:
+        identity = service.card.identity("msg", body.model)
+        size = len(await request.body())
+        asked = await text.run(size, chat.ask, body.asked(), service.template, service.formats, plane)
+        run = plane.open(
+            asked.generation, arrived=request.scope[ARRIVED], tenant=request.scope[TENANT], session=_session(request)
+        )
+        if body.stream:
+            return _stream(run, anthropic.Events(run, asked, identity, plane), identity)
+        return await _whole(request, anthropic.whole(run, asked, identity, plane), identity)
+
+    @api.post("/v1/messages/count_tokens")
+    async def count_tokens(request: Request, body: CountRequest) -> Response:
+        service.card.require(body.model)
+        asked = body.chat()
+        size = len(await request.body())
+        rendered = await text.run(size, chat.rendered, asked, asked.calling, service.template, plane)
+        return _json(TokenCount(len(rendered.prompt)))
+
+
 def _add_embeddings(api: Api, service: EmbeddingService) -> None:
     plane = service.plane
     text = TextWork()
@@ -234,7 +263,8 @@ async def _whole(request: Request, work: Coroutine[Any, Any, msgspec.Struct], id
 
 def _error(request: Request, answer: errors.ErrorAnswer) -> Response:
     request.scope[errors.CODE] = answer.error.code
-    return Response(answer.body, answer.status, answer.headers, media_type="application/json")
+    body = error_body(request.url.path, answer)
+    return Response(body, answer.status, answer.headers, media_type="application/json")
 
 
 def _add_errors(api: Api) -> None:

@@ -4,13 +4,14 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from urllib.parse import quote
 
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from trimaran.server import errors
+from trimaran.server.anthropic.answers import error_body
 from trimaran.server.errors import ErrorAnswer
 from trimaran.server.http import CROWDED
 from trimaran.server.metrics import Metrics
@@ -28,7 +29,7 @@ log = logging.getLogger("trimaran.access")
 async def send_error(scope: Scope, send: Send, answer: ErrorAnswer) -> None:
     """Sends a whole error response to the request of ``scope``."""
     scope[errors.CODE] = answer.error.code
-    body = answer.body
+    body = error_body(scope["path"], answer)
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     headers += [(name.encode(), value.encode()) for name, value in answer.headers.items()]
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
@@ -94,7 +95,7 @@ class Admit:
         if scope["type"] != "http" or scope["path"] in self._open_paths:
             await self._app(scope, receive, send)
             return
-        tenant = self._tenants.of([value for name, value in scope["headers"] if name == b"authorization"])
+        tenant = self._tenants.of(list(_authorizations(scope)))
         if tenant is None:
             headers = {"www-authenticate": "Bearer"}
             message = "a valid API key is required: send it as 'Authorization: Bearer KEY'"
@@ -106,6 +107,15 @@ class Admit:
             return
         scope[TENANT] = tenant
         await self._app(scope, receive, send)
+
+
+def _authorizations(scope: Scope) -> Iterator[bytes]:
+    """What a request says for itself; ``x-api-key`` is how clients of Anthropic's API send a key."""
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            yield value
+        elif name == b"x-api-key":
+            yield b"Bearer " + value
 
 
 class LimitTenants:

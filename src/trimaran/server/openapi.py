@@ -6,6 +6,7 @@ import msgspec
 from fastapi import FastAPI
 
 from trimaran.base.sampling import RANGES
+from trimaran.server.anthropic.answers import Error, Event, Message, TokenCount, is_theirs
 from trimaran.server.errors import ErrorEnvelope
 from trimaran.server.openai import answers
 from trimaran.server.openai.embeddings import EmbeddingList
@@ -35,18 +36,22 @@ def describe(app: FastAPI, version: type[msgspec.Struct]) -> None:
         "/v1/chat/completions": answers.ChatCompletion,
         "/v1/completions": answers.Completion,
         "/v1/embeddings": EmbeddingList,
+        "/v1/messages": Message,
+        "/v1/messages/count_tokens": TokenCount,
         "/tokenize": Tokenized,
         "/detokenize": Detokenized,
         "/v1/models": answers.ModelList,
         "/v1/models/{model}": answers.Model,
         "/version": version,
     }
-    chunks = {"/v1/chat/completions": answers.ChatChunk, "/v1/completions": answers.Completion}
-    refs, components = msgspec.json.schema_components(
-        [*whole.values(), *chunks.values(), ErrorEnvelope], ref_template=_REF
-    )
-    by_type = dict(zip([*whole.values(), *chunks.values(), ErrorEnvelope], refs, strict=True))
-    error = {_JSON: {"schema": by_type[ErrorEnvelope]}}
+    chunks: dict[str, Any] = {
+        "/v1/chat/completions": answers.ChatChunk,
+        "/v1/completions": answers.Completion,
+        "/v1/messages": Event,
+    }
+    types = [*whole.values(), *chunks.values(), ErrorEnvelope, Error]
+    refs, components = msgspec.json.schema_components(types, ref_template=_REF)
+    by_type = dict(zip(types, refs, strict=True))
     plain = FastAPI.openapi.__get__(app)
 
     def openapi() -> dict[str, Any]:
@@ -56,7 +61,7 @@ def describe(app: FastAPI, version: type[msgspec.Struct]) -> None:
         schemas = document["components"]["schemas"]
         for unused in ("HTTPValidationError", "ValidationError"):  # FastAPI's own, which nobody gets
             schemas.pop(unused, None)
-        for name in ("ChatRequest", "CompletionRequest"):
+        for name in ("ChatRequest", "CompletionRequest", "MessagesRequest"):
             _bound(schemas[name]["properties"])
         schemas |= {f"Answer.{name}": schema for name, schema in components.items()}
         document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
@@ -70,6 +75,7 @@ def describe(app: FastAPI, version: type[msgspec.Struct]) -> None:
                     content["text/event-stream"] = {"schema": {"type": "string"}}
                 if path == "/metrics":
                     content = {"text/plain": {"schema": {"type": "string"}}}
+                error = {_JSON: {"schema": by_type[Error if is_theirs(path) else ErrorEnvelope]}}
                 said = ERRORS | (OF_POSTS if method == "post" else {})
                 operation["responses"] = {"200": {"description": "the answer", "content": content}} | {
                     status: {"description": text, "content": error} for status, text in sorted(said.items())

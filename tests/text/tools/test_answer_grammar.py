@@ -117,6 +117,7 @@ def test_an_answer_in_a_schema_or_a_call(family, thinking):
     wanted = {"answer": ANSWER, "thinking": thinking}
     assert allows(family, thought + '{"sky":"clear"}', **wanted)
     assert not allows(family, thought + "clear", **wanted)
+    assert allows(family, thought + '\n{"sky":"clear"}', **wanted) == bool(thought)
     assert not allows(family, thought + '{"sky":1}', **wanted)
     text = next(t.text for t in family.good if t.calls and not t.loose)
     form = answer_format(family).tools

@@ -24,7 +24,7 @@ Choices = Annotated[
 ]
 
 
-class _Aliased(Body):
+class Aliased(Body):
     """A body with a field whose name pydantic has taken for itself."""
 
     model_config = ConfigDict(serialize_by_alias=True)
@@ -36,7 +36,7 @@ class _Aliased(Body):
         return fields.without_inert(data, cls.inert, known) if isinstance(data, dict) else data
 
 
-class NamedSchema(_Aliased):
+class NamedSchema(Aliased):
     """``strict`` or not, all of the schema is enforced."""
 
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
@@ -58,7 +58,7 @@ class JsonSchemaFormat(Body):
     json_schema: NamedSchema
 
 
-class TagStructure(_Aliased):
+class TagStructure(Aliased):
     begin: Annotated[str, Field(min_length=1)]
     json_schema: Annotated[Schema, Field(alias="schema")]
     end: str
@@ -81,7 +81,7 @@ ResponseFormat = Annotated[
 ]
 
 
-class StructuredOutputs(_Aliased):
+class StructuredOutputs(Aliased):
     """vLLM's ``structured_outputs``: one of these, and ``whitespace_pattern`` beside ``json`` or ``json_object``."""
 
     inert: ClassVar[fields.Inert] = fields.STRUCTURED_OUTPUTS

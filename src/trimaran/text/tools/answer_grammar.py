@@ -84,7 +84,7 @@ class _Writer:
         self._gap = self._lark.terminal(GAP) + "?"
 
     def text(self) -> str:
-        ways = [f"{thought} {rest}" for thought in self._thoughts() for rest in self._after_thought()]
+        ways = [f"{thought} {rest}" for thought in self._thoughts() for rest in self._after(thought)]
         if self._thinking == "begun" and self._wanted.offered:  # a call may end the thought
             ways += [f"{begin} {rest}" for begin, rest in self._calls_after_text()]
         return self._lark.text(either(dict.fromkeys(ways)))
@@ -108,10 +108,11 @@ class _Writer:
         """Whether an answer that calls nothing may be any text."""
         return self._wanted.answer is None and not (self._wanted.must and self._wanted.offered)
 
-    def _after_thought(self) -> Iterator[str]:
+    def _after(self, thought: str) -> Iterator[str]:
+        """What may follow a thought, or stand where there is none."""
         wanted, lark = self._wanted, self._lark
         if wanted.answer is not None and not wanted.must:
-            yield f"{self._gap} {self._answer(wanted.answer)}"
+            yield f"{self._gap if thought else ''} {self._answer(wanted.answer)}"
         if self._free:
             yield from self._free_text()
         if not wanted.offered:
