@@ -4,10 +4,12 @@ import signal
 import threading
 
 import openai
+import psutil
 import pytest
 
 from trimaran.base.errors import CheckpointError
 from trimaran.engine.config import EngineConfig
+from trimaran.host.process import EngineProcess
 from trimaran.kernels.null import NullModel
 from trimaran.server import engine as link
 from trimaran.server import restarts
@@ -92,6 +94,19 @@ def test_without_restarts_the_server_ends_with_its_engine(byte_model, caplog):
         assert getattr(asked.join(), "code", None) == "engine_unavailable"
         assert server.join() == 1
     assert "the engine process ended, and --restart is never" in caplog.messages
+
+
+def test_an_engine_that_comes_back_with_another_model_is_not_served(byte_model, monkeypatch, caplog):
+    """Tokenizer, names and digests are those of the first one."""
+    module = "tests.server.changing_worker"
+    monkeypatch.setattr(restarts, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr("trimaran.server.launch.EngineProcess", lambda config: EngineProcess(config, module=module))
+    with running(byte_model, null=SLOW, restart_limit=1) as server:
+        [engine] = [child for child in psutil.Process().children() if module in child.cmdline()]
+        engine.kill()
+        assert server.join() == 1
+    assert "the new engine would serve another model than before" in caplog.text
+    assert not [child for child in psutil.Process().children() if module in child.cmdline()]
 
 
 def test_an_engine_that_lived_for_a_while_may_die_again(byte_model, monkeypatch):

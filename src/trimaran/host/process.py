@@ -69,6 +69,7 @@ class EngineProcess:
         self._stopping = False
         self._receiving = False
         self._line: Line | None = None
+        self.started: Started | None = None  # what ``start`` has returned
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(FromEngineBatch)
 
@@ -98,7 +99,8 @@ class EngineProcess:
             self._exit = asyncio.create_task(self._watch(self._process, self._line))
             assert self._process.stdin is not None
             self._process.stdin.write(msgspec.json.encode(self._config) + b"\n")
-            return await self._first_message(deadline)
+            self.started = await self._first_message(deadline)
+            return self.started
         except BaseException:
             await self._kill()
             if self._line is not None:

@@ -107,6 +107,7 @@ class EngineLink:
         self._listeners: dict[str, Listener[Any]] = {}
         self._outbox: list[ToEngine] = []
         self._posted = asyncio.Event()
+        self._digest = None if process.started is None else process.started.digest  # of the model that is served
         self._up(process)
         self._supervising = asyncio.create_task(self._supervise(process))
         self._sending = asyncio.create_task(self._send())
@@ -214,6 +215,10 @@ class EngineLink:
             started = await process.start()
         except errors.TrimaranError as error:
             log.error("the %s does not start: %s", self._name, error)
+            return None
+        if self._digest not in (None, started.digest):
+            log.error("the model's files have changed: the new %s would serve another model than before", self._name)
+            await process.stop(0.0)
             return None
         self.metrics.restarts.inc()
         self.metrics.start_took(started.phases, time.monotonic() - begun)
