@@ -75,10 +75,10 @@ def test_the_engine_is_started_before_numpy_is_imported() -> None:
     code = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from trimaran.cli.serve import engine_config\n"
+        "from trimaran.cli.serve import engine_config, launch_of\n"
         "from trimaran.server.options import ServeOptions\n"
         "import trimaran.checkpoint.sources, trimaran.server.run\n"
-        "engine_config(ServeOptions(), Path('model'), 'name')\n"
+        "launch_of(ServeOptions(), engine_config(ServeOptions(), Path('model'), 'name'))\n"
         "sys.exit('numpy' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

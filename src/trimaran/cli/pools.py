@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from trimaran.base.errors import ConfigError
 from trimaran.base.formats import KVFormat, WeightFormat
 from trimaran.pools.key import KEY_VARIABLE, read_key_text
-from trimaran.pools.tcp import join_address, split_address
 
 if TYPE_CHECKING:
     from trimaran.engine.config import EngineConfig
@@ -36,6 +35,8 @@ def pool_members(text: str) -> tuple[Members, Members] | None:
 
 def _members(text: str) -> Members:
     if not text.isdecimal():
+        from trimaran.pools.tcp import split_address  # imported here and below: others start without
+
         addresses = text.split("+")
         for address in addresses:
             split_address(address)
@@ -83,6 +84,8 @@ def pool_workers(
         kv_format=decode_kv,
         threads=options.decode_threads or base.threads or share,
     )
+    from trimaran.pools.tcp import join_address
+
     cores = sorted(os.sched_getaffinity(0)) if base.pin_threads else []
     listen = {} if options.pool_listen is None else {"tcp": join_address(options.pool_listen, 0)}
 
