@@ -21,6 +21,7 @@ from typing import Any
 import jsonschema
 import numpy as np
 
+from trimaran.base.errors import RequestError
 from trimaran.base.grammar import Grammar
 from trimaran.base.messages import Failed, Submit, Tokens
 from trimaran.base.sampling import SamplingParams
@@ -102,7 +103,11 @@ def run(
     while waiting or texts:
         while waiting and len(texts) < concurrency:
             number, (_, schema) = waiting.pop()
-            engine.submit(Submit(str(number), prompt(template, schema), sampling(schema, number, max_tokens)))
+            try:
+                engine.submit(Submit(str(number), prompt(template, schema), sampling(schema, number, max_tokens)))
+            except RequestError as error:
+                tally.refused[reason(str(error))] += 1
+                continue
             texts[str(number)] = []
         began, masked, rows = time.perf_counter(), engine.constraints.counters().mask_seconds, engine.stats().running
         messages = engine.step()

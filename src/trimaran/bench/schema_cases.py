@@ -3,7 +3,6 @@
 import json
 import random
 from collections.abc import Iterator
-from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -38,9 +37,10 @@ def schemas_in(source: str) -> Iterator[tuple[str, Schema]]:
     """
     folder = Path(source)
     if not folder.is_dir():
-        if find_spec(source) is None:
+        package = find_spec(source)  # which is looked at, not run
+        if package is None or not package.submodule_search_locations:
             raise ConfigError(f"{source} is neither a folder nor an installed package")
-        folder = Path(str(files(source)))
+        folder = Path(package.submodule_search_locations[0])
     for path in sorted(folder.rglob("*.json")):
         try:
             value = json.loads(path.read_text())
