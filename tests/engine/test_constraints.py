@@ -310,6 +310,7 @@ REFUSED = [
     (schema({"x-guidance": {"lenient": True}, "not": {}}), '"not"'),
     (schema({"$schema": "http://json-schema.org/draft-03/schema#", "disallow": "string"}), "Draft 3"),
     (schema({"items": {"format": "unknown"}}), "unknown"),
+    (Grammar("regex", "a{1000000}", "response_format"), "too "),
     (schema([1]), "must be a JSON object"),
     (Grammar("json_schema", "{", "response_format"), "not valid JSON"),
     (Grammar("regex", "(", "response_format"), "unclosed group"),
@@ -378,6 +379,21 @@ def test_a_grammar_that_takes_too_long_is_refused(engine, monkeypatch):
     done.set()
     assert failure is not None
     assert failure.code == "grammar_timeout"
+
+
+def test_a_grammar_that_is_slow_to_begin_with_is_refused(engine, monkeypatch):
+    monkeypatch.setattr("trimaran.engine.constraints.grammars.MAX_FIRST_SECONDS", 0.0)
+    failure = run(engine, asking("a", schema()))["a"].failure
+    assert failure is not None
+    assert failure.code == "grammar_too_complex"
+
+
+def test_a_long_text_that_is_forced_comes_out_whole(engine, tokenizer):
+    """Longer than what is tokenised of it at once."""
+    text = "".join(chr(97 + (i * i) % 26) for i in range(2500))
+    grammar = schema({"const": text})
+    assert allowed(engine, grammar, tokenizer.encode(f'"{text}"'))
+    assert not allowed(engine, grammar, tokenizer.encode(f'"{text[:-1]}"'))
 
 
 def test_ignoring_the_end_contradicts_a_grammar():

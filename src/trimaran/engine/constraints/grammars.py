@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -16,7 +17,8 @@ from trimaran.engine.constraints.structural_tag import structural_tag
 from trimaran.engine.constraints.tokenizer import GrammarTokenizer
 from trimaran.text.json_schema import COMPACT, embedded_schema
 
-_MAX_LEXER_STATES = 50_000  # of 1 to 2 kB, which a long answer in an awkward grammar makes
+MAX_FIRST_SECONDS = 0.1  # for the first mask; later ones are bounded by llguidance's own limits
+_MAX_LEXER_STATES = 20_000  # of 1 to 2 kB, which a long answer in an awkward grammar makes
 _UNENFORCED = re.compile(r"Unimplemented keys: \[(.*)\]")
 
 
@@ -27,8 +29,14 @@ def compile_grammar(grammar: Grammar, tokenizer: GrammarTokenizer) -> LLMatcher:
     """
     limits = LLParserLimits(max_lexer_states=_MAX_LEXER_STATES, verbose_errors=False)
     matcher = LLMatcher(tokenizer.vocabulary, _text_of(grammar, tokenizer.control), log_level=0, limits=limits)
+    begun = time.thread_time()
+    if not matcher.is_error():
+        matcher.compute_bitmask()  # here, where nobody else waits for it
     if matcher.is_error():
         raise _refusal(grammar.field, matcher.get_error())
+    if (seconds := time.thread_time() - begun) > MAX_FIRST_SECONDS:
+        why = f"{grammar.field} is too complex: its first token alone takes {1e3 * seconds:.0f} ms"
+        raise RequestError(why, param=grammar.field, code="grammar_too_complex")
     return matcher
 
 

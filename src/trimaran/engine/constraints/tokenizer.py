@@ -6,6 +6,9 @@ from llguidance import LLTokenizer, TokenizerWrapper
 
 from trimaran.engine.constraints.tokens import TokenTable
 
+_LONG = 1024  # characters
+_CUT = 32  # tokens that might have been others, had the text gone on
+
 
 class _Adapter(TokenizerWrapper):
     """What llguidance asks of a tokenizer. It calls it for text that a grammar forces, and trusts the answer."""
@@ -21,7 +24,12 @@ class _Adapter(TokenizerWrapper):
         self.by_bytes: LLTokenizer | None = None
 
     def __call__(self, s: str) -> list[int]:
-        """Ids whose bytes are those of ``s``, the tokenizer's own if it has such: some put a blank before a text."""
+        """Ids whose bytes are those of ``s``, the tokenizer's own if it has such: some put a blank before a text.
+
+        Of a long text the ids of its beginning: a step needs the first, and asks again in the next.
+        """
+        if len(s) > _LONG:
+            return self(s[:_LONG])[:-_CUT]
         wanted, table = s.encode(), self._table.tokens
         ids = self._table.encode(s)
         for found in (ids, ids[1:]):
