@@ -8,11 +8,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import openai
 import pytest
 
 from trimaran.base.errors import ConfigError, PeerError, TransferError
+from trimaran.engine.config import EngineConfig, PoolConfig
 from trimaran.kernels.null import NullModel
 from trimaran.pools.handshake import MESSAGES, PAGES, prove
 from trimaran.pools.key import PoolKey
@@ -79,16 +81,22 @@ def test_answers_are_decoded_on_another_host(byte_model, decoding, monkeypatch):
         assert complete(client, "x" * 700) == expected[1]
 
 
-@pytest.fixture
-def remote() -> Iterator[RemoteWorker]:
-    """One whose engine refuses its configuration."""
-    worker = RemoteWorker({"nonsense": 1}, PoolKey(KEY), "decode worker", "127.0.0.3:0")
+@contextmanager
+def serving(config: dict[str, Any]) -> Iterator[RemoteWorker]:
+    worker = RemoteWorker(config, PoolKey(KEY), "decode worker", "127.0.0.3:0")
     thread = threading.Thread(target=worker.serve)
     thread.start()
     yield worker
     worker.close()
     thread.join(10)
     assert not thread.is_alive()
+
+
+@pytest.fixture
+def remote() -> Iterator[RemoteWorker]:
+    pool = PoolConfig(name="decode worker", key=KEY, transports=("tcp",))
+    with serving(EngineConfig(executor="null", role="decode", pool=pool).to_json()) as worker:
+        yield worker
 
 
 @contextmanager
@@ -113,15 +121,19 @@ def test_who_proves_itself_for_something_else_is_turned_away(remote):
     stream.close()
 
 
-def test_what_the_engine_says_comes_through_and_a_new_server_takes_the_place_of_an_old_one(remote):
-    for _ in range(2):
-        with connected(remote) as records:
-            _, data = records.read(PIECE, 30)
-            assert b"unknown engine option nonsense" in bytes(data)
-    with connected(remote) as first, connected(remote) as second:
-        with pytest.raises(TransferError):
-            _read_to_the_end(first)
-        assert second.read(PIECE, 30)[1].size
+def test_what_an_engine_refuses_comes_through():
+    with serving({"nonsense": 1}) as worker, connected(worker) as records:
+        _, data = records.read(PIECE, 30)
+        assert b"unknown engine option nonsense" in bytes(data)
+
+
+def test_a_new_server_takes_the_place_of_an_old_one(remote):
+    with connected(remote) as first:
+        assert b"Started" in bytes(first.read(PIECE, 30)[1])
+        with connected(remote) as second:
+            with pytest.raises(TransferError):
+                _read_to_the_end(first)
+            assert b"Started" in bytes(second.read(PIECE, 30)[1])
 
 
 def _read_to_the_end(records: Records) -> None:
