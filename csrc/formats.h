@@ -15,6 +15,9 @@ constexpr int kStrip = 32;         // output columns that are stored and compute
 constexpr int kTileTokens = 16;    // tokens of a KV tile
 constexpr int kBlockTokens = 128;  // tokens whose softmax is reduced on its own; blocks are merged in ascending order
 
+constexpr int kWideHead = 128;   // dimensions, above which a head is wide
+constexpr int kValueGroup = 64;  // dimensions that share a scale in int4 values of wide heads
+
 constexpr int kFp8Block = 128;  // inputs that share a scale in fp8 weights
 
 constexpr bool is_codebook(WeightFormat f) { return f == WeightFormat::kCodebook4 || f == WeightFormat::kCodebook3; }
@@ -101,12 +104,22 @@ constexpr int kv_scale_bytes(KvFormat f) {
 constexpr int key_scale_bytes(KvFormat f, int head_dim) {
   return f == KvFormat::kInt4 ? (head_dim + kGroup - 1) / kGroup * 4 : kv_scale_bytes(f);
 }
-constexpr int value_scale_bytes(KvFormat f) { return f == KvFormat::kInt4 ? 2 : kv_scale_bytes(f); }
+constexpr int value_group(int head_dim) { return head_dim > kWideHead ? kValueGroup : head_dim; }  // of int4
+constexpr int value_scale_bytes(KvFormat f, int head_dim) {
+  const int group = value_group(head_dim);
+  return f == KvFormat::kInt4 ? (head_dim + group - 1) / group * 2 : kv_scale_bytes(f);
+}
+
+// Dimensions of a key or value that one Hadamard transform goes over.
+constexpr int hadamard_width(KvFormat f, int dims) {
+  const int most = dims > kWideHead && f != KvFormat::kInt4 ? kWideHead : kGroup, power = dims & -dims;
+  return power < most ? power : most;
+}
 
 // Bytes of one token's key and value of one kv head, scales included.
 constexpr int kv_token_bytes(KvFormat f, int head_dim) {
   return kv_code_bytes(keys_of(f), head_dim) + key_scale_bytes(keys_of(f), head_dim) +
-         kv_code_bytes(values_of(f), head_dim) + value_scale_bytes(values_of(f));
+         kv_code_bytes(values_of(f), head_dim) + value_scale_bytes(values_of(f), head_dim);
 }
 
 // Formats of the two parts of a token of latent attention: what is gathered, and what is key alone.

@@ -265,7 +265,8 @@ constexpr int kUnitRows = 24;    // most rows of an attention unit
 constexpr int kReduceRows = 12;  // most of them that any instruction set works on together
 // Floats of scratch that attend() and store_kv() use.
 constexpr size_t attention_scratch(int head_dim) {
-  return size_t(2 * kUnitRows + kReduceRows + 1) * head_dim + size_t(kReduceRows) * (kBlockTokens + kBlockTokens / 4);
+  return size_t(2 * kUnitRows + kReduceRows + 1) * head_dim +
+         size_t(kReduceRows) * (2 * kBlockTokens + kBlockTokens / 4);
 }
 // Floats of scratch that the conversion of tiles uses, whose tokens are `width` numbers wide.
 constexpr size_t convert_scratch(int width) { return 2 * size_t(width) * kTileTokens; }

@@ -14,7 +14,7 @@ TRIMARAN_INLINE void write_head(const Attention& a, int row, int head, const flo
     const F16 scale = set1(a.kv.value_scales[head / (a.heads / a.kv_heads)] * code_unit(a.kv.format));
     for (int i = 0; i < a.head_dim; i += 16) store(out + i, mul(load(out + i), scale));
   }
-  if (turns_values(a.kv.format)) hadamard(out, a.head_dim, hadamard_width(a.head_dim));
+  if (turns_values(a.kv.format)) hadamard(out, a.head_dim, hadamard_width(values_of(a.kv.format), a.head_dim));
 }
 
 // Merges up to 16 rows' blocks (mb, lb, ob) into their states (m, l, o). No block yet: m = -inf, l = 0, o = 0.

@@ -2,17 +2,18 @@
 //
 //   K int8 [head_dim / 4][16 tokens][4], q + 128      V int8 [16 tokens / 4][head_dim][4 tokens]
 //   K int4 [head_dim / 8][16 tokens][4]               V int4 [16 tokens / 4][head_dim / 32][16][4 tokens]
-//   K | V | scales of K | 16 scales of V
+//   K | V | scales of K | scales of V
 //
 // A byte of int4 has two numbers of one token, so that no two tokens share one: of keys dimensions i and i + 4 of 8, of
 // values i and i + 16 of 32. An int4 value is scale * (q - 7.5), with a bf16 scale: 16 levels, as many above zero as
-// below. An int4 key is scale * q + minimum in groups of 32; the scales of K are then [group][16 scales | 16 minima] in
-// bf16. Scales of int8 are fp32.
+// below. Wide heads have one for every 64 dimensions, [group][16 scales], for each of which weights are rounded anew.
+// An int4 key is scale * q + minimum in groups of 32; the scales of K are then [group][16 scales | 16 minima] in bf16.
+// Scales of int8 are fp32.
 //
 // Keys and queries are rounded after a Hadamard transform (see rope.h), int4 values too; of these the outputs are
-// turned back. A row's weights, each times the scale of its value, become 8 bits without a sign, in steps of a 255th of
-// the largest in the block. A key or value that is not finite gives its key the scale NaN, which makes all that sees it
-// NaN; scales of values are finite whatever a page held.
+// turned back. Weights are rounded to 8 bits without a sign (see attention_weights.h). A key or value that is not
+// finite gives its key the scale NaN, which makes all that sees it NaN; scales of values are finite whatever a page
+// held.
 //
 // Static int8 has no scales, values are transformed, and weights are rounded by themselves. What is beyond the largest
 // is clipped; a key or value that is not finite makes the first number of its key -128, which none is otherwise.
@@ -36,7 +37,7 @@ struct IntPages {
   // Writes a token's key and value [d] into its tile; overwrites the key.
   static void store_token(uint8_t* tile, int token, int d, float* k, const float* x, HeadScale scale) {
     auto* q = reinterpret_cast<int8_t*>(k);  // integers take the place of the numbers that they come from
-    hadamard(k, d, hadamard_width(d));
+    hadamard(k, d, hadamard_width(Keys, d));
     uint8_t* scales = values_of(tile, d) + kv_code_bytes(Values, d) * kTileTokens;
     float key_scale = 0;
     bool finite;
@@ -65,7 +66,7 @@ struct IntPages {
     uint8_t* value_scales = scales + key_scale_bytes(Keys, d) * kTileTokens;
     if constexpr (Static) {
       std::memcpy(k, x, d * sizeof(float));
-      hadamard(k, d, hadamard_width(d));
+      hadamard(k, d, hadamard_width(Values, d));
       clip_vector(k, d, 1.f / scale.value, q);
       for (int i = 0; i < d; i++) v[4 * i] = uint8_t(q[i]);
       return;
@@ -76,8 +77,11 @@ struct IntPages {
       for (int i = 0; i < d; i++) v[4 * i] = uint8_t(q[i]);
     } else {
       std::memcpy(k, x, d * sizeof(float));
-      hadamard(k, d, hadamard_width(d));
-      finite = round_value(k, d, q, reinterpret_cast<uint16_t*>(value_scales) + token) && finite;
+      hadamard(k, d, hadamard_width(Values, d));
+      auto* scale_of = reinterpret_cast<uint16_t*>(value_scales) + token;
+      for (int i = 0; i < d; i += group_width(d), scale_of += kTileTokens) {
+        finite = round_value(k + i, smaller(d - i, group_width(d)), q + i, scale_of) && finite;
+      }
       for (int i = 0; i < d; i += 32, v += kLine) {
         for (int j = 0; j < 16; j++) v[4 * j] = uint8_t(q[i + j] | (i + 16 < d ? q[i + 16 + j] << 4 : 0));
       }
@@ -107,20 +111,21 @@ struct IntPages {
           for (int j = 0; j < 4; j++) keys[i + 4 + j] = float(codes[j] >> 4) * scale + minimum;
         }
       }
-      hadamard(keys, d, hadamard_width(d));
+      hadamard(keys, d, hadamard_width(Keys, d));
       const uint8_t* v = values_of(tile, d) + t / 4 * 4 * kv_code_bytes(Values, d) + t % 4;
       if constexpr (Values == KvFormat::kInt8) {
         float scale = static_scale.value;
         if constexpr (!Static) scale = reinterpret_cast<const float*>(value_scales)[t];
         for (int i = 0; i < d; i++) values[i] = float(int8_t(v[4 * i])) * scale;
-        if constexpr (Static) hadamard(values, d, hadamard_width(d));
+        if constexpr (Static) hadamard(values, d, hadamard_width(Values, d));
       } else {
-        const float scale = from_bf16(reinterpret_cast<const uint16_t*>(value_scales)[t]);
         for (int i = 0; i < d; i += 32, v += kLine) {
-          for (int j = 0; j < 16; j++) values[i + j] = (float(v[4 * j] & 15) + kMiddle) * scale;
-          for (int j = 0; i + 16 < d && j < 16; j++) values[i + 16 + j] = (float(v[4 * j] >> 4) + kMiddle) * scale;
+          const int group = i / group_width(d);
+          const float scale = from_bf16(reinterpret_cast<const uint16_t*>(value_scales)[group * kTileTokens + t]);
+          for (int j = 0; j < 16; j++) values[i + j] = (float(v[4 * j] & 15) + kMiddleCode) * scale;
+          for (int j = 0; i + 16 < d && j < 16; j++) values[i + 16 + j] = (float(v[4 * j] >> 4) + kMiddleCode) * scale;
         }
-        hadamard(values, d, hadamard_width(d));
+        hadamard(values, d, hadamard_width(Values, d));
       }
     }
   }
@@ -129,7 +134,7 @@ struct IntPages {
                                           float score_scale) {
     const int d = a.head_dim;
     auto* q = reinterpret_cast<int8_t*>(queries) + row * d;
-    hadamard(rotated, d, hadamard_width(d));
+    hadamard(rotated, d, hadamard_width(Keys, d));
     const Rounded r = round_vector(rotated, d, q);
     if constexpr (Keys == KvFormat::kInt4) {
       float* sums = group_sums(queries, d) + row * group_count(d);
@@ -155,25 +160,33 @@ struct IntPages {
     for (; t < b.tiles; t++) score<R, 1>(b, t, queries, first_row, terms, d, scratch.scores);
     for (; t < b.next_tiles; t++) {  // a block after a shorter one
       const uint8_t* end = key_scales_of(b.next[t], d);
-      if (!Static) end += (key_scale_bytes(Keys, d) + value_scale_bytes(Values)) * kTileTokens;
+      if (!Static) end += (key_scale_bytes(Keys, d) + value_scale_bytes(Values, d)) * kTileTokens;
       for (const uint8_t* line = b.next[t]; line < end; line += kLine) prefetch(line);
     }
-    Rounding rounding[R];
-    softmax<R>(b, d, scratch.scores, scratch.weights, rounding, out);
-    int i = 0;
-    for (; i + 16 * kAtOnce <= d; i += 16 * kAtOnce) weigh<R, kAtOnce>(b, scratch.weights, rounding, d, i, out.o);
-    for (; i < d; i += 16) weigh<R, 1>(b, scratch.weights, rounding, d, i, out.o);
+    find_largest<R>(b, scratch.scores, out);
+    const int width = group_width(d);
+    float most[R];
+    weigh_scores<R>(b, scratch.scores, out, most, [&](int t, F16 w) TRIMARAN_BODY {
+      return Static || width < d ? w : mul(w, load_value_scales(b.tile[t], d, 0));
+    });
+    for (int first = 0, group = 0; first < d; first += width, group++) {
+      const float* scaled = scratch.scores;
+      if (width < d) scaled = scale_weights<R>(b, d, group, scratch, most);
+      Rounding rounding[R];
+      round_weights<R, Values == KvFormat::kInt4>(b, scaled, most, scratch.weights, rounding);
+      const int end = smaller(d, first + width);
+      int i = first;
+      for (; i + 16 * kAtOnce <= end; i += 16 * kAtOnce) weigh<R, kAtOnce>(b, scratch.weights, rounding, d, i, out.o);
+      for (; i < end; i += 16) weigh<R, 1>(b, scratch.weights, rounding, d, i, out.o);
+    }
   }
 
  private:
   static constexpr int kLine = 64;  // bytes of a vector
   static constexpr int kKeyDims = Keys == KvFormat::kInt8 ? 4 : 8, kValueDims = Values == KvFormat::kInt8 ? 4 : 8;
-  static constexpr float kMiddle = -7.5f;  // of int4's codes
 
-  struct Rounding {  // of a row's weights
-    float step;
-    float offset;  // what to add to a sum whose values are q + 7.5
-  };
+  // Dimensions of a value that share a scale.
+  TRIMARAN_INLINE static int group_width(int d) { return Values == KvFormat::kInt4 ? value_group(d) : d; }
 
   // Sums of a query's integers in each group, [rows][groups]; the integers leave so much room beside them.
   TRIMARAN_INLINE static float* group_sums(float* queries, int d) { return queries + kUnitRows * d / 2; }
@@ -192,10 +205,22 @@ struct IntPages {
   TRIMARAN_INLINE static const uint8_t* value_scales_of(const uint8_t* tile, int d) {
     return key_scales_of(tile, d) + key_scale_bytes(Keys, d) * kTileTokens;
   }
-  TRIMARAN_INLINE static F16 load_value_scales(const uint8_t* tile, int d) {
+  TRIMARAN_INLINE static F16 load_value_scales(const uint8_t* tile, int d, int group) {
     const uint8_t* scales = value_scales_of(tile, d);
     if constexpr (Values == KvFormat::kInt8) return load(reinterpret_cast<const float*>(scales));
-    return load(reinterpret_cast<const uint16_t*>(scales));
+    return load(reinterpret_cast<const uint16_t*>(scales) + group * kTileTokens);
+  }
+
+  // The weights times the scales of a group of dimensions; `most` gets the largest.
+  template <int R>
+  TRIMARAN_INLINE static const float* scale_weights(const Block& b, int d, int group, Scratch& scratch, float* most) {
+    for (int r = 0; r < R; r++) {
+      const float* w = scratch.scores + r * kBlockTokens;
+      most[r] = scale_row(b, r, scratch.scaled + r * kBlockTokens, [&](int t) TRIMARAN_BODY {
+        return mul(load(w + t * kTileTokens), load_value_scales(b.tile[t], d, group));
+      });
+    }
+    return scratch.scaled;
   }
 
   // Scores [R][kBlockTokens] of R queries against N tiles from tile t on. Meanwhile the tiles of the next block come.
@@ -212,9 +237,8 @@ struct IntPages {
       }
     };
     for (int j = 0; j < ahead && !Static; j++) {
-      for (const uint8_t* p = key_scales_of(b.next[t + j], d); p <= value_scales_of(b.next[t + j], d); p += kLine) {
-        prefetch(p);
-      }
+      const uint8_t* end = value_scales_of(b.next[t + j], d) + value_scale_bytes(Values, d) * kTileTokens;
+      for (const uint8_t* p = key_scales_of(b.next[t + j], d); p < end; p += kLine) prefetch(p);
     }
     if constexpr (Keys == KvFormat::kInt8) {
       I16 s[R * N];
@@ -279,61 +303,6 @@ struct IntPages {
           store(scores + r * kBlockTokens + (t + j) * kTileTokens, mul(s[r * N + j], set1(terms[r].scale)));
         });
       });
-    }
-  }
-
-  // Scores become weights in 8 bits; finds each row's largest score, sum of weights 2^(s - m) and the step of its 8
-  // bits. In three passes, so that one row's sums over lanes need not wait for another's. What is not visible has a
-  // weight of 2^-126, which is nothing beside the largest weight, 1.
-  template <int R>
-  TRIMARAN_INLINE static void softmax(const Block& b, int d, float* scores, uint8_t* weights, Rounding* rounding,
-                                      Reduced& out) {
-    const F16 never = set1(-__builtin_inff());
-    for (int r = 0; r < R; r++) {
-      float* s = scores + r * kBlockTokens;
-      F16 top = never;
-      int t = b.first_tile;
-      const auto mask = [&] TRIMARAN_BODY {
-        const F16 v = visible_lanes(b, r, t, load(s + t * kTileTokens), never);
-        store(s + t * kTileTokens, v);
-        top = max(top, v);
-      };
-      for (; t * kTileTokens < b.hidden[r]; t++) mask();
-      for (; t < b.visible[r] / kTileTokens; t++) top = max(top, load(s + t * kTileTokens));
-      for (; t < b.tiles; t++) mask();
-      out.m[r] = reduce_max(top);
-    }
-    float most[R];
-    for (int r = 0; r < R; r++) {
-      float* s = scores + r * kBlockTokens;
-      const F16 m = set1(out.m[r]);
-      F16 total = zero(), top = zero();
-      for (int t = b.first_tile; t < b.tiles; t++) {
-        const F16 w = exp2_coarse(sub(load(s + t * kTileTokens), m));
-        total = add(total, w);
-        F16 scaled = w;
-        if constexpr (!Static) scaled = mul(w, load_value_scales(b.tile[t], d));
-        if (t * kTileTokens < b.hidden[r] || b.visible[r] < (t + 1) * kTileTokens) {
-          scaled = visible_lanes(b, r, t, scaled, zero());
-        }
-        store(s + t * kTileTokens, scaled);
-        top = max(top, scaled);
-      }
-      out.l[r] = reduce_add(total);
-      most[r] = reduce_max(top);
-    }
-    for (int r = 0; r < R; r++) {
-      const bool some = most[r] > kTiny;
-      const F16 steps = set1(some ? 255.f / most[r] : 0.f);
-      I16 sum = set1_int(0);
-      for (int t = b.first_tile; t < b.tiles; t++) {
-        const int at = r * kBlockTokens + t * kTileTokens;
-        const I16 n = to_int(mul(load(scores + at), steps));
-        store_uint8(weights + at, n);
-        if constexpr (Values == KvFormat::kInt4) sum = add(sum, n);
-      }
-      rounding[r].step = some ? most[r] / 255.f : 0.f;
-      rounding[r].offset = Values == KvFormat::kInt4 ? kMiddle * float(reduce_add(sum)) : 0.f;
     }
   }
 

@@ -59,6 +59,7 @@ struct Scratch {
   float* state;      // [kUnitRows][head_dim]: weighted values of the blocks so far
   float* block;      // [kReduceRows][head_dim]: of the running block
   float* scores;     // [kReduceRows][kBlockTokens]
+  float* scaled;     // as many: weights times the scales of some dimensions of the values
   uint8_t* weights;  // [kReduceRows][kBlockTokens]
   float* head;       // [head_dim]
   TRIMARAN_INLINE Scratch(float* p, int d)
@@ -66,8 +67,9 @@ struct Scratch {
         state(queries + kUnitRows * d),
         block(state + kUnitRows * d),
         scores(block + kReduceRows * d),
-        weights(reinterpret_cast<uint8_t*>(scores + kReduceRows * kBlockTokens)),
-        head(scores + kReduceRows * (kBlockTokens + kBlockTokens / 4)) {}
+        scaled(scores + kReduceRows * kBlockTokens),
+        weights(reinterpret_cast<uint8_t*>(scaled + kReduceRows * kBlockTokens)),
+        head(scaled + kReduceRows * (kBlockTokens + kBlockTokens / 4)) {}
 };
 
 // One block of tokens, as some rows of a unit see it.

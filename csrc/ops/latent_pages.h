@@ -21,7 +21,7 @@ TRIMARAN_INLINE uint8_t* token_at(const TokenLayer& kv, const int32_t* pages, in
 
 // The transform of a part, and what undoes it.
 TRIMARAN_INLINE void turn_part(KvFormat f, float* x, int n) {
-  if (f == KvFormat::kInt8 || f == KvFormat::kInt4) hadamard(x, n, hadamard_width(n));
+  if (f == KvFormat::kInt8 || f == KvFormat::kInt4) hadamard(x, n, hadamard_width(f, n));
 }
 
 // Writes n numbers in a part's format; overwrites them.

@@ -58,7 +58,4 @@ TRIMARAN_INLINE void hadamard(float* x, int n, int width) {
   }
 }
 
-// Dimensions of a head that are transformed together.
-constexpr int hadamard_width(int head_dim) { return head_dim % 32 ? 16 : 32; }
-
 }  // namespace trimaran::TRIMARAN_ISA

@@ -19,6 +19,7 @@
 #include "ops/int4.h"
 #include "ops/attention_pages.h"
 #include "ops/attention_float.h"
+#include "ops/attention_weights.h"
 #include "ops/attention_int.h"
 #include "ops/attention.h"
 #include "ops/head_linear.h"

@@ -22,7 +22,7 @@ inline void convert_heads(KvFormat from, HeadScale from_scale, const uint8_t* ti
     }
     if (values_of(from) == values_of(to)) {
       copy(k_from, k_to, v_from);
-      copy(k_from + v_from + k_scales_from, k_to + v_to + k_scales_to, value_scale_bytes(values_of(from)));
+      copy(k_from + v_from + k_scales_from, k_to + v_to + k_scales_to, value_scale_bytes(values_of(from), d));
     }
     tiles += size_t(kTileTokens) * kv_token_bytes(from, d);
     out += size_t(kTileTokens) * kv_token_bytes(to, d);

@@ -3,7 +3,7 @@
 import pytest
 
 from trimaran.base.errors import ConfigError
-from trimaran.base.formats import LATENT_FORMATS, KVFormat, LatentCache
+from trimaran.base.formats import LATENT_FORMATS, KVFormat, LatentCache, hadamard_width
 
 
 @pytest.mark.parametrize("head_dim", [64, 128, 256])
@@ -20,6 +20,17 @@ def test_a_pair_takes_half_of_either() -> None:
     assert (KVFormat.FP8.keys, KVFormat.FP8.values) == (KVFormat.FP8, KVFormat.FP8)
     assert KVFormat.INT8_INT4.token_bytes(64) == 64 + 4 + 32 + 2
     assert KVFormat.INT4.token_bytes(64) == 32 + 8 + 32 + 2
+
+
+@pytest.mark.parametrize(
+    ("dims", "scales", "together"), [(64, 1, 32), (128, 1, 32), (144, 3, 16), (192, 3, 64), (256, 4, 128), (576, 9, 64)]
+)
+def test_wide_heads_have_more_scales_in_int4_values_and_mix_more_dimensions_in_8_bits(
+    dims: int, scales: int, together: int
+) -> None:
+    assert KVFormat.INT4.value_bytes(dims) == -(-dims // 32) * 16 + 2 * scales
+    assert hadamard_width(KVFormat.INT8, dims) == hadamard_width(KVFormat.INT8_STATIC, dims) == together
+    assert hadamard_width(KVFormat.INT4, dims) == min(32, together)
 
 
 @pytest.mark.parametrize(

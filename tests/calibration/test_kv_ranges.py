@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from tests.models.families import golden, tensor_specs, write_checkpoint, write_safetensors
@@ -71,7 +72,7 @@ def test_ranges_are_the_largest_numbers_that_pages_hold(checkpoint: Checkpoint) 
         pages, table = executor._heads[op.group], np.arange(1, 5)
         keys, _ = pages.read(op.layer, KEYS, table, 0, 50)
         values, _ = pages.read(op.layer, VALUES, table, 0, 50)
-        turned = [ops.hadamard(part, hadamard_width(op.head_dim)) for part in (keys, values)]
+        turned = [ops.hadamard(part, hadamard_width(KVFormat.INT8_STATIC, op.head_dim)) for part in (keys, values)]
         for found, held in zip(
             (layer.keys, layer.values, layer.turned_keys, layer.turned_values), (keys, values, *turned), strict=True
         ):
@@ -106,6 +107,20 @@ def test_a_file_is_found_in_the_cache_or_where_it_is_said_to_be(checkpoint: Chec
     assert scales_for(KVFormat.INT8, checkpoint, program, None) == ()
     with pytest.raises(ConfigError, match="kv_cache_scales: int8 pages have scales of their own"):
         scales_for(KVFormat.INT8, checkpoint, program, "scales.json")
+
+
+def test_ranges_after_another_transform_are_refused(checkpoint: Checkpoint) -> None:
+    """As files from before wide heads had one of their own hold them."""
+    program = build_program(read_config(checkpoint))
+    ranges = measure_ranges(checkpoint, [tokens(checkpoint)])
+    other = msgspec.structs.replace(
+        ranges, layers=[msgspec.structs.replace(each, together=4) for each in ranges.layers]
+    )
+    assert other.scales(KVFormat.FP8_STATIC, program)[0].digest == ranges.scales(KVFormat.FP8_STATIC, program)[0].digest
+    with pytest.raises(
+        ConfigError, match=r"transforms of 4 dimensions, which are \d+ now: run `trimaran calibrate` again"
+    ):
+        other.scales(KVFormat.INT8_STATIC, program)
 
 
 def test_a_file_of_another_model_or_of_something_else_is_refused(tmp_path: Path) -> None:

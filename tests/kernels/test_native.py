@@ -255,7 +255,7 @@ def test_sizes_are_those_of_the_python_formats() -> None:
         packed = _native.matrix_bytes(fmt, 70, 96, False, False)
         assert packed == -(-3 * 32 * fmt.row_bytes(96) // 128) * 128  # strips of 32 outputs
     for kv in KVFormat:
-        for head_dim in (48, 64):
+        for head_dim in (48, 64, 128, 144, 192, 256, 576):
             assert _native.kv_token_bytes(kv, head_dim) == kv.token_bytes(head_dim)
         runner = executor(options=in_format(OPTIONS, kv, program()))
         assert runner.kv_bytes == 60 * program().groups[0].page_bytes(kv, 16)

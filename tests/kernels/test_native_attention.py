@@ -27,6 +27,9 @@ SHAPES = [  # heads, kv_heads, head_dim, rotated dimensions
     (14, 2, 32, 16),
     (16, 1, 64, 64),
     (2, 2, 256, 64),
+    (6, 2, 192, 192),
+    (2, 1, 144, 144),
+    (2, 1, 576, 64),
 ]
 
 
@@ -90,7 +93,7 @@ def test_attention_is_the_reference(isa: str, kv_format: KVFormat, shape: tuple[
 
 
 @pytest.mark.parametrize("kv_format", list(KVFormat))
-@pytest.mark.parametrize("shape", [(9, 3, 64, 64), (16, 1, 64, 64), (14, 2, 32, 16)], ids=str)
+@pytest.mark.parametrize("shape", [(9, 3, 64, 64), (16, 1, 64, 64), (14, 2, 32, 16), (4, 1, 256, 256)], ids=str)
 def test_prefill_decode_chunks_and_threads_make_the_same_bits(
     isa: str, kv_format: KVFormat, shape: tuple[int, int, int, int]
 ) -> None:

@@ -29,13 +29,13 @@ NEXT = [5, 6, 7]
 OneOp = tuple[Program, dict[str, Weight]]
 
 
-def heads() -> OneOp:
-    """Attention over rows of a table, heads 48 wide."""
-    width, out = 4 * 48, single_op.buffer("out", 2 * 48)
+def heads(dims: int = 48) -> OneOp:
+    """Attention over rows of a table."""
+    width, out = 4 * dims, single_op.buffer("out", 2 * dims)
     x = np.random.default_rng(3).standard_normal((64, width), np.float32)
-    op = Attention(out, single_op.buffer("x", width), 0, 0, 2, 1, 48, 48**-0.5, RopeSpec(1000.0, 48))
+    op = Attention(out, single_op.buffer("x", width), 0, 0, 2, 1, dims, dims**-0.5, RopeSpec(1000.0, 48))
     weights = [single_op.fp32("x", x)]
-    return single_op.program([op], weights, out, kv_heads=1, head_dim=48), single_op.named(weights)
+    return single_op.program([op], weights, out, kv_heads=1, head_dim=dims), single_op.named(weights)
 
 
 def latents() -> OneOp:
@@ -44,7 +44,12 @@ def latents() -> OneOp:
     return latent.program(shape, latent.attention(shape), latent.tables(shape))
 
 
-@pytest.fixture(params=[heads, latents], ids=["heads", "latents"])
+def wide_heads() -> OneOp:
+    """So wide that they have more scales in some formats, and are transformed in larger parts in others."""
+    return heads(192)
+
+
+@pytest.fixture(params=[heads, wide_heads, latents], ids=lambda made: made.__name__)
 def one_op(request: pytest.FixtureRequest) -> OneOp:
     made: OneOp = request.param()
     return made

@@ -98,9 +98,11 @@ def test_int8_by_hand() -> None:
 
 
 def test_int4_by_hand() -> None:
-    q, scale = ops.value_to_int4(np.array([[-7.5, 7.5, 0.9, 0.0], [0.0] * 4]))
+    q, scale = ops.value_to_int4(np.array([[-7.5, 7.5, 0.9, 0.0], [0.0] * 4]), 4)
     assert q.tolist() == [[0, 15, 8, 8], [8] * 4]
     assert scale.tolist() == [[1], [0]]
+    q, scale = ops.value_to_int4(np.array([[-7.5, 7.5, 15.0, 0.0, 0.0]]), 2)  # the last has a scale for itself
+    assert (q.tolist(), scale.tolist()) == ([[0, 15, 15, 8, 8]], [[1, 2, 0]])
     keys = np.array([[100.0 + i for i in range(16)] * 2 + [-3.0] * 16])
     codes, terms = ops.key_to_int4(keys)
     assert codes.tolist() == [[*range(16)] * 2 + [0] * 16]
@@ -118,7 +120,8 @@ def test_int8_attention_is_close_to_attention() -> None:
     keys[0] = 3 * q[:1]
     rounded_keys, key_scales = ops.to_int8(ops.hadamard(keys, 32))
     rounded, scales = ops.to_int8(values)
-    out = ops.attend_integers(q, rounded_keys * key_scales[..., None], rounded, scales, 32**-0.5)
+    turned = ops.hadamard(q, 32)
+    out = ops.attend_integers(turned, rounded_keys * key_scales[..., None], rounded, scales[..., None], 32**-0.5, 32)
     error = out - ops.attend(q, keys, values, 32**-0.5)
     assert 0 < np.abs(error).max() < 0.01
 

@@ -8,6 +8,8 @@ from trimaran.base.errors import ConfigError
 GROUP = 32  # values that share one scale, in weights (along the input dimension) and in int8 activations
 OUTLIER_BYTES = 4  # of a number beside a codebook: fp16, and its column as 16 bits
 FP8_BLOCK = 128  # inputs that share a scale in fp8 weights
+WIDE_HEAD = 128  # dimensions, above which a head is wide
+VALUE_GROUP = 64  # dimensions that share a scale in int4 values of wide heads
 
 
 class WeightFormat(StrEnum):
@@ -67,8 +69,8 @@ class KVFormat(StrEnum):
     The narrow ones have scales in the page, per token and kv head, for keys and values apart. ``fp8`` is ``scale * x``
     with ``x`` in e4m3 (absmax / 448), ``int8`` is ``scale * q`` with ``q`` in -127..127 (absmax / 127); both scales are
     fp32. ``int4`` has ``q`` in 0..15 and bf16 scales: keys are ``scale * q + minimum`` per ``GROUP`` dimensions, values
-    ``scale * (q - 7.5)``. Integer keys and ``int4`` values are held after a Hadamard transform of ``hadamard_width``
-    dimensions, which queries go through too and outputs back.
+    ``scale * (q - 7.5)``, in heads wider than ``WIDE_HEAD`` per ``VALUE_GROUP``. Integer keys and ``int4`` values are
+    held after a Hadamard transform of ``hadamard_width`` dimensions, which queries go through too and outputs back.
 
     The static ones are ``fp8`` and ``int8`` without scales in the page: one for each layer and kv head, for keys and
     values apart, is given beforehand (``trimaran calibrate``), and what lies beyond it becomes the largest number.
@@ -126,12 +128,23 @@ class KVFormat(StrEnum):
 
     def value_bytes(self, dims: int) -> int:
         """Bytes of a value, as above."""
-        return 16 * -(-dims // GROUP) + 2 if self is KVFormat.INT4 else self.key_bytes(dims)
+        if self is not KVFormat.INT4:
+            return self.key_bytes(dims)
+        return 16 * -(-dims // GROUP) + 2 * -(-dims // self.value_group(dims))
+
+    def value_group(self, dims: int) -> int:
+        """Dimensions of a value that share a scale; of a format that is no pair."""
+        return VALUE_GROUP if self is KVFormat.INT4 and dims > WIDE_HEAD else dims
 
 
-def hadamard_width(head_dim: int) -> int:
-    """Dimensions of a head that are transformed together: 32, or the largest power of two that divides ``head_dim``."""
-    return min(GROUP, head_dim & -head_dim)
+def hadamard_width(fmt: KVFormat, dims: int) -> int:
+    """Dimensions of a key or value that are transformed together: 32 or, of 8 bits in a wide head, which has one scale,
+    128; less where that does not divide ``dims``.
+
+    ``int4`` has a scale of its own for what is transformed together: to mix more would make all groups like the worst.
+    """
+    most = WIDE_HEAD if dims > WIDE_HEAD and fmt is not KVFormat.INT4 else GROUP
+    return min(most, dims & -dims)
 
 
 class ActivationFormat(StrEnum):

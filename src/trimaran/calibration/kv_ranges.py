@@ -1,7 +1,8 @@
 """How large a model's keys and values become, by layer and kv head: what static scales are made from.
 
 The file is JSON: the digest of the model, the number of tokens that were run through it, and for each layer the largest
-magnitudes of keys and values, as they are and after the transform that integer pages hold them in (``turned``).
+magnitudes of keys and values, as they are and after the transform that integer pages hold them in (``turned``), which
+goes over ``together`` dimensions.
 """
 
 import os
@@ -12,7 +13,7 @@ import msgspec
 import numpy as np
 
 from trimaran.base.errors import ConfigError, UnsupportedError
-from trimaran.base.formats import HeadsCache, KVFormat, hadamard_width
+from trimaran.base.formats import GROUP, HeadsCache, KVFormat, hadamard_width
 from trimaran.calibration.forward import Forward
 from trimaran.calibration.stored_scales import stored_scales
 from trimaran.calibration.weights import StreamedWeights
@@ -37,6 +38,7 @@ class LayerRanges(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     values: list[float]
     turned_keys: list[float]
     turned_values: list[float]
+    together: int = GROUP  # files of older versions do not say
 
 
 class Ranges(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -62,6 +64,11 @@ class Ranges(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for op, layer in zip(attention, self.layers, strict=True):
             scales = groups[op.group]
             assert scales is not None, "attention has a cache of heads"
+            if fmt.integer and layer.together != hadamard_width(fmt, op.head_dim):
+                raise ConfigError(
+                    f"ranges of {fmt} pages were measured after transforms of {layer.together} dimensions, which are "
+                    f"{hadamard_width(fmt, op.head_dim)} now: run `trimaran calibrate` again"
+                )
             of_keys, of_values = layer.turned_keys if fmt.integer else layer.keys, layer.values
             if fmt.turned_values:
                 of_values = layer.turned_values
@@ -82,9 +89,10 @@ class _Ranging(Forward):
         _, k, v = np.split(heads, [op.heads, op.heads + op.kv_heads], axis=1)
         k = self._head_norm(k, op.k_norm)
         keys = np.concatenate([ops.rotate(k[text], *self._rope(op, text)) for text in self._texts])
-        turned = [ops.hadamard(part, hadamard_width(op.head_dim)) for part in (keys, v)]
-        largest = [np.abs(part).max(axis=(0, 2)).tolist() for part in (keys, v, *turned)]
-        self.layers.append(LayerRanges(*largest))
+        together = hadamard_width(KVFormat.INT8_STATIC, op.head_dim)
+        turned = [ops.hadamard(part, together) for part in (keys, v)]
+        k, v, turned_k, turned_v = (np.abs(part).max(axis=(0, 2)).tolist() for part in (keys, v, *turned))
+        self.layers.append(LayerRanges(k, v, turned_k, turned_v, together))
         return super()._attention(op, qkv)
 
 

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from trimaran.base.errors import TransferError
 from trimaran.base.formats import CacheGroup, KVFormat
 
-LAYOUT_VERSION = 1  # raised whenever an executor's bytes change their meaning
+LAYOUT_VERSION = 2  # raised whenever an executor's bytes change their meaning
 
 Pages = npt.NDArray[np.int32]
 Bytes = npt.NDArray[np.uint8]

@@ -198,6 +198,7 @@ class ReferenceExecutor(InOnePiece):
         out = np.empty_like(q)
         pages = self._heads[op.group]
         fmt = pages.format_of(op.layer)
+        group = fmt.values.value_group(op.head_dim)
         for rows, positions, table, cos, sin in self._sequences(op, step):
             context = int(positions[0])
             pages.write(op.layer, KEYS, table, positions, ops.rotate(k[rows], cos, sin))
@@ -209,18 +210,21 @@ class ReferenceExecutor(InOnePiece):
             keys, key_scales = pages.read(op.layer, KEYS, table, first, end)
             values, value_scales = pages.read(op.layer, VALUES, table, first, end)
             keys = keys * key_scales
-            if not fmt.integer:
+            if fmt.integer:
+                queries = ops.hadamard(queries, hadamard_width(fmt.keys, op.head_dim))
+            else:
                 values = values * value_scales
             for row, query, position in zip(out[rows], queries, positions.tolist(), strict=True):
                 begin = first_seen(position, op.window)
                 seen = slice(begin - first, (position + 1 if op.causal else end) - first)
                 if fmt.integer:
-                    scales = value_scales[seen, :, 0]
-                    row[:] = ops.attend_integers(query, keys[seen], values[seen], scales, op.scale, begin)
+                    row[:] = ops.attend_integers(
+                        query, keys[seen], values[seen], value_scales[seen], op.scale, group, begin
+                    )
                 else:
                     row[:] = ops.attend(query, keys[seen], values[seen], op.scale)
         if fmt.turned_values:
-            out = ops.hadamard(out, hadamard_width(op.head_dim))
+            out = ops.hadamard(out, hadamard_width(fmt.values, op.head_dim))
         return out.reshape(len(qkv), -1)
 
     def _latent_attention(

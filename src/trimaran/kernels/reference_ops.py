@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from trimaran.base.formats import GROUP, hadamard_width
+from trimaran.base.formats import GROUP
 from trimaran.kernels.program import Activation, Route
 
 Array = npt.NDArray[Any]
@@ -108,11 +108,17 @@ def to_int8(x: Array) -> tuple[Array, Array]:
     return q, absmax[..., 0] / 127
 
 
-def value_to_int4(x: Array) -> tuple[Array, Array]:
-    """``x`` as integers 0..15, which stand for themselves less 7.5, and a bf16 scale ``[..., 1]``, absmax / 7.5."""
-    scale = to_bf16(np.abs(x).max(axis=-1, keepdims=True) / 7.5)
-    q = np.rint(x * np.divide(1, scale, out=np.zeros_like(scale), where=scale > 0) + 7.5)
-    return q, scale
+def value_to_int4(x: Array, width: int) -> tuple[Array, Array]:
+    """``x`` as integers 0..15, which stand for themselves less 7.5, and per ``width`` along the last axis a bf16 scale,
+    absmax / 7.5: ``[..., groups]``."""
+    codes, scales = np.empty_like(x), []
+    for first in range(0, x.shape[-1], width):
+        group = x[..., first : first + width]
+        scale = to_bf16(np.abs(group).max(axis=-1, keepdims=True) / 7.5)
+        inverse = np.divide(1, scale, out=np.zeros_like(scale), where=scale > 0)
+        codes[..., first : first + width] = np.rint(group * inverse + 7.5)
+        scales.append(scale)
+    return codes, np.concatenate(scales, axis=-1)
 
 
 def key_to_int4(x: Array) -> tuple[Array, Array]:
@@ -156,13 +162,16 @@ def clip_to_e4m3(x: Array, scale: Array) -> Array:
     return np.where(np.isfinite(x), (x * (1 / scale)).clip(-448, 448), np.nan)
 
 
-def attend_integers(q: Array, keys: Array, values: Array, value_scales: Array, scale: float, first: int = 0) -> Array:
-    """``attend`` over pages of integers: ``keys`` after ``hadamard`` and times their scales, ``values`` without.
+def attend_integers(
+    q: Array, keys: Array, values: Array, value_scales: Array, scale: float, group: int, first: int = 0
+) -> Array:
+    """``attend`` over pages of integers: ``q`` and ``keys`` after ``hadamard``, ``keys`` times their scales, ``values``
+    without; every ``group`` dimensions of a value have one in ``value_scales`` ``[tokens, kv_heads, dim / group]``.
 
-    ``first`` is the position of the first token. The query is transformed and rounded to int8. Within each ``KV_BLOCK``
-    the weights, times ``value_scales`` ``[tokens, kv_heads]``, are rounded to 255ths of the largest product.
+    ``first`` is the position of the first token. The query is rounded to int8. Within each ``KV_BLOCK`` the weights,
+    times the scales of some dimensions, are rounded to 255ths of the largest product.
     """
-    rounded, query_scale = to_int8(hadamard(q, hadamard_width(q.shape[-1])))
+    rounded, query_scale = to_int8(q)
     grouped = (rounded * query_scale[:, None]).reshape(keys.shape[1], -1, q.shape[-1])  # [kv_heads, group, dim]
     scores = grouped @ keys.transpose(1, 2, 0) * scale  # [kv_heads, group, tokens]
     largest = scores.max(axis=-1, keepdims=True)
@@ -171,12 +180,14 @@ def attend_integers(q: Array, keys: Array, values: Array, value_scales: Array, s
         block = slice(max(start, 0), start + KV_BLOCK)
         top = scores[..., block].max(axis=-1, keepdims=True)
         weights = np.exp(scores[..., block] - top)
-        scaled = weights * value_scales.T[:, None, block]
-        step = scaled.max(axis=-1, keepdims=True) / 255
-        integers = np.rint(np.divide(scaled, step, out=np.zeros_like(scaled), where=step > 0))
         share = np.exp(top - largest)
         total += share * weights.sum(axis=-1, keepdims=True)
-        out += share * step * (integers @ values[block].transpose(1, 0, 2))
+        for number, begin in enumerate(range(0, q.shape[-1], group)):
+            dims = slice(begin, begin + group)
+            scaled = weights * value_scales[block, :, number].T[:, None]
+            step = scaled.max(axis=-1, keepdims=True) / 255
+            integers = np.rint(np.divide(scaled, step, out=np.zeros_like(scaled), where=step > 0))
+            out[..., dims] += share * step * (integers @ values[block, :, dims].transpose(1, 0, 2))
     result: Array = out / total
     return result.reshape(q.shape)
 

@@ -142,7 +142,7 @@ class HeadsPages(CachePages):
 
     def read(self, layer: int, part: int, table: Array, first: int, end: int) -> tuple[Array, Array]:
         """Keys or values of positions ``first:end`` ``[tokens, kv_heads, head_dim]`` in page format widened to the
-        compute type, and their scales ``[tokens, kv_heads, 1]``."""
+        compute type, and their scales ``[tokens, kv_heads, n]``, of values one for every ``KVFormat.value_group``."""
         skipped = first // self._page_size
         pages = table[skipped : -(-end // self._page_size)]
         tokens = slice(first - skipped * self._page_size, end - skipped * self._page_size)
@@ -154,8 +154,9 @@ class HeadsPages(CachePages):
 class _Vectors(_Store):
     """Keys, values or parts of latents: what the format makes of ``[..., dims]``, and a scale for each vector.
 
-    ``int4`` is two numbers a byte, and of keys a scale and a minimum for every ``GROUP`` dimensions. The scales of a
-    static format are ``static`` ``[layers, kv_heads, 1]``; a number that is not finite is NaN there, in int8 -128.
+    ``int4`` is two numbers a byte, of keys a scale and a minimum for every ``GROUP`` dimensions, of values a scale for
+    every ``KVFormat.value_group``. The scales of a static format are ``static`` ``[layers, kv_heads, 1]``; a number
+    that is not finite is NaN there, in int8 -128.
     """
 
     def __init__(
@@ -172,10 +173,11 @@ class _Vectors(_Store):
         self._keys = keys
         self._compute = compute
         self._dims = shape[-1]
-        self._width = hadamard_width(shape[-1]) if (fmt.integer if keys else fmt.turned_values) else 1
+        self._width = hadamard_width(fmt, shape[-1]) if (fmt.integer if keys else fmt.turned_values) else 1
+        self._group = fmt.value_group(shape[-1])
         if fmt is KVFormat.INT4:
             groups = -(-shape[-1] // GROUP)
-            terms = (groups, 2) if keys else (1,)
+            terms = (groups, 2) if keys else (-(-shape[-1] // self._group),)
             self.arrays = (
                 np.zeros((*shape[:-1], groups * GROUP // 2), np.uint8),
                 np.zeros((*shape[:-1], *terms), ml_dtypes.bfloat16),
@@ -188,7 +190,7 @@ class _Vectors(_Store):
     def put(self, at: Any, numbers: Array) -> None:
         numbers = ops.hadamard(numbers, self._width)
         if self.fmt is KVFormat.INT4:
-            codes, scales = ops.key_to_int4(numbers) if self._keys else ops.value_to_int4(numbers)
+            codes, scales = ops.key_to_int4(numbers) if self._keys else ops.value_to_int4(numbers, self._group)
             self.arrays[0][at] = _pack(codes)
             self.arrays[1][at] = scales
             return
@@ -207,7 +209,7 @@ class _Vectors(_Store):
         return self._static[at[1]] if of_layer else self._static[:, None]
 
     def read(self, at: Any) -> tuple[Array, Array]:
-        """What is held, of integers after their transform, and its scales ``[..., 1]``."""
+        """What is held, of integers after their transform, and its scales ``[..., n]``."""
         numbers = self.arrays[0][at]
         if self.fmt is KVFormat.INT4:
             codes = _unpack(numbers, self._dims).astype(self._compute)
@@ -227,6 +229,8 @@ class _Vectors(_Store):
 
     def widened(self, at: Any) -> Array:
         numbers, scales = self.read(at)
+        if scales.shape[-1] > 1:
+            scales = np.repeat(scales, self._group, axis=-1)[..., : self._dims]
         return ops.hadamard(numbers * scales, self._width)
 
 
