@@ -16,6 +16,7 @@ constexpr int kTileTokens = 16;    // tokens of a KV tile
 constexpr int kBlockTokens = 128;  // tokens whose softmax is reduced on its own; blocks are merged in ascending order
 
 constexpr int kWideHead = 128;   // dimensions, above which a head is wide
+constexpr int kFineGroup = 16;   // dimensions that share a scale in int4 keys of wide heads
 constexpr int kValueGroup = 64;  // dimensions that share a scale in int4 values of wide heads
 
 constexpr int kFp8Block = 128;  // inputs that share a scale in fp8 weights
@@ -101,8 +102,12 @@ constexpr KvFormat wider(KvFormat f) { return f == KvFormat::kFp32 ? f : KvForma
 constexpr int kv_scale_bytes(KvFormat f) {
   return f == KvFormat::kFp32 || f == KvFormat::kBf16 || is_static(f) ? 0 : 4;
 }
+constexpr int part_scale_bytes(KvFormat f, int dims) {  // of a part of a latent
+  return f == KvFormat::kInt4 ? (dims + kGroup - 1) / kGroup * 4 : kv_scale_bytes(f);
+}
+constexpr bool has_fine_keys(KvFormat f, int head_dim) { return f == KvFormat::kInt4 && head_dim > kWideHead; }
 constexpr int key_scale_bytes(KvFormat f, int head_dim) {
-  return f == KvFormat::kInt4 ? (head_dim + kGroup - 1) / kGroup * 4 : kv_scale_bytes(f);
+  return part_scale_bytes(f, head_dim) + (has_fine_keys(f, head_dim) ? 4 : 0);
 }
 constexpr int value_group(int head_dim) { return head_dim > kWideHead ? kValueGroup : head_dim; }  // of int4
 constexpr int value_scale_bytes(KvFormat f, int head_dim) {
@@ -131,7 +136,7 @@ constexpr KvFormat rope_of(KvFormat f) {
 }
 
 // Bytes of a part of n numbers, scales included, and of both.
-constexpr int part_bytes(KvFormat f, int n) { return kv_code_bytes(f, n) + key_scale_bytes(f, n); }
+constexpr int part_bytes(KvFormat f, int n) { return kv_code_bytes(f, n) + part_scale_bytes(f, n); }
 constexpr int latent_token_bytes(KvFormat f, int latent, int rope) {
   return part_bytes(latent_of(f), latent) + part_bytes(rope_of(f), rope);
 }

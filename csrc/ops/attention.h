@@ -205,9 +205,9 @@ inline void merge_partials(const Attention& a, const AttentionUnit& u) {
   }
 }
 
-// f(pages of the format).
+// f(pages of the format), for heads of d dimensions.
 template <class F>
-TRIMARAN_INLINE void with_pages(KvFormat format, F&& f) {
+TRIMARAN_INLINE void with_pages(KvFormat format, int d, F&& f) {
   using enum KvFormat;
   switch (format) {
     case kFp32:
@@ -219,6 +219,7 @@ TRIMARAN_INLINE void with_pages(KvFormat format, F&& f) {
     case kInt8:
       return f(IntPages<kInt8, kInt8>());
     case kInt4:
+      if (has_fine_keys(format, d)) return f(IntPages<kInt4, kInt4, false, true>());
       return f(IntPages<kInt4, kInt4>());
     case kInt8Int4:
       return f(IntPages<kInt8, kInt4>());
@@ -230,12 +231,13 @@ TRIMARAN_INLINE void with_pages(KvFormat format, F&& f) {
 }
 
 inline void attend(const Attention& a, const AttentionUnit& u) {
-  with_pages(a.kv.format, [&](auto pages) TRIMARAN_BODY { attend_unit<decltype(pages)>(a, u); });
+  with_pages(a.kv.format, a.head_dim, [&](auto pages) TRIMARAN_BODY { attend_unit<decltype(pages)>(a, u); });
 }
 
 inline void store_kv(const Attention& a, int row, int position, int kv_head, const int32_t* pages) {
   float* rotated = Scratch(a.scratch, a.head_dim).head;
-  with_pages(a.kv.format, [&](auto of) TRIMARAN_BODY { of.store_kv(a, row, position, kv_head, pages, rotated); });
+  with_pages(a.kv.format, a.head_dim,
+             [&](auto of) TRIMARAN_BODY { of.store_kv(a, row, position, kv_head, pages, rotated); });
 }
 
 }  // namespace trimaran::TRIMARAN_ISA

@@ -8,7 +8,7 @@
 // values i and i + 16 of 32. An int4 value is scale * (q - 7.5), with a bf16 scale: 16 levels, as many above zero as
 // below. Wide heads have one for every 64 dimensions, [group][16 scales], for each of which weights are rounded anew.
 // An int4 key is scale * q + minimum in groups of 32; the scales of K are then [group][16 scales | 16 minima] in bf16.
-// Scales of int8 are fp32.
+// In wide heads it is so in groups of 16, with terms of 8 bits: see int4.h. Scales of int8 are fp32.
 //
 // Keys and queries are rounded after a Hadamard transform (see rope.h), int4 values too; of these the outputs are
 // turned back. Weights are rounded to 8 bits without a sign (see attention_weights.h). A key or value that is not
@@ -19,8 +19,9 @@
 // is clipped; a key or value that is not finite makes the first number of its key -128, which none is otherwise.
 namespace trimaran::TRIMARAN_ISA {
 
-template <KvFormat Keys, KvFormat Values, bool Static = false>
+template <KvFormat Keys, KvFormat Values, bool Static = false, bool Fine = false>
 struct IntPages {
+  static_assert(!Fine || Keys == KvFormat::kInt4);
   static_assert(!Static || (Keys == KvFormat::kInt8 && Values == KvFormat::kInt8));
   static constexpr int kRows = kIntRows;  // that are reduced together
   struct Terms {                          // of a query, beside its integers
@@ -48,6 +49,8 @@ struct IntPages {
     } else if constexpr (Keys == KvFormat::kInt8) {
       const Rounded key = round_vector(k, d, q);
       key_scale = key.scale, finite = key.finite;
+    } else if constexpr (Fine) {
+      finite = round_fine_groups(k, d, q, scales, token);
     } else {
       finite = round_groups(k, d, q, reinterpret_cast<uint16_t*>(scales) + token, kTileTokens);
     }
@@ -89,7 +92,7 @@ struct IntPages {
     if constexpr (Keys == KvFormat::kInt8) {
       reinterpret_cast<float*>(scales)[token] = finite ? key_scale : __builtin_nanf("");
     } else if (!finite) {
-      reinterpret_cast<uint16_t*>(scales)[token] = to_bf16(__builtin_nanf(""));
+      reinterpret_cast<uint16_t*>(Fine ? fine_units(scales, d) : scales)[token] = to_bf16(__builtin_nanf(""));
     }
   }
 
@@ -105,8 +108,16 @@ struct IntPages {
           if (Static && tile[4 * t] == 0) scale = __builtin_nanf("");
           for (int j = 0; j < 4; j++) keys[i + j] = float(int(codes[j]) - 128) * scale;
         } else {
-          const auto* group = reinterpret_cast<const uint16_t*>(key_scales) + i / kGroup * 2 * kTileTokens + t;
-          const float scale = from_bf16(group[0]), minimum = from_bf16(group[kTileTokens]);
+          float scale, minimum;
+          if constexpr (Fine) {
+            const uint8_t* term = fine_terms(key_scales, t, i);
+            const auto* units = reinterpret_cast<const uint16_t*>(fine_units(key_scales, d)) + t;
+            scale = float(term[0]) * from_bf16(units[0]);
+            minimum = float(int(term[1]) - 128) * from_bf16(units[kTileTokens]);
+          } else {
+            const auto* group = reinterpret_cast<const uint16_t*>(key_scales) + i / kGroup * 2 * kTileTokens + t;
+            scale = from_bf16(group[0]), minimum = from_bf16(group[kTileTokens]);
+          }
           for (int j = 0; j < 4; j++) keys[i + j] = float(codes[j] & 15) * scale + minimum;
           for (int j = 0; j < 4; j++) keys[i + 4 + j] = float(codes[j] >> 4) * scale + minimum;
         }
@@ -140,7 +151,7 @@ struct IntPages {
       float* sums = group_sums(queries, d) + row * group_count(d);
       for (int g = 0; g < group_count(d); g++) {
         int32_t sum = 0;
-        for (int i = g * kGroup; i < smaller(d, (g + 1) * kGroup); i++) sum += q[i];
+        for (int i = g * kKeyGroup; i < smaller(d, (g + 1) * kKeyGroup); i++) sum += q[i];
         sums[g] = float(sum);
       }
     }
@@ -182,7 +193,8 @@ struct IntPages {
   }
 
  private:
-  static constexpr int kLine = 64;  // bytes of a vector
+  static constexpr int kLine = 64;                              // bytes of a vector
+  static constexpr int kKeyGroup = Fine ? kFineGroup : kGroup;  // dimensions of an int4 key that share a scale
   static constexpr int kKeyDims = Keys == KvFormat::kInt8 ? 4 : 8, kValueDims = Values == KvFormat::kInt8 ? 4 : 8;
 
   // Dimensions of a value that share a scale.
@@ -191,7 +203,7 @@ struct IntPages {
   // Sums of a query's integers in each group, [rows][groups]; the integers leave so much room beside them.
   TRIMARAN_INLINE static float* group_sums(float* queries, int d) { return queries + kUnitRows * d / 2; }
   TRIMARAN_INLINE static const float* group_sums(const float* queries, int d) { return queries + kUnitRows * d / 2; }
-  TRIMARAN_INLINE static int group_count(int d) { return (d + kGroup - 1) / kGroup; }
+  TRIMARAN_INLINE static int group_count(int d) { return (d + kKeyGroup - 1) / kKeyGroup; }
 
   TRIMARAN_INLINE static uint8_t* values_of(uint8_t* tile, int d) {
     return tile + kv_code_bytes(Keys, d) * kTileTokens;
@@ -209,6 +221,20 @@ struct IntPages {
     const uint8_t* scales = value_scales_of(tile, d);
     if constexpr (Values == KvFormat::kInt8) return load(reinterpret_cast<const float*>(scales));
     return load(reinterpret_cast<const uint16_t*>(scales) + group * kTileTokens);
+  }
+
+  // Scales and minima of 16 tokens' int4 keys in group g.
+  TRIMARAN_INLINE static void load_key_terms(const uint8_t* terms, int d, int g, F16& scale, F16& minimum) {
+    if constexpr (Fine) {
+      const Bytes both = load_bytes(fine_terms(terms, 0, g / 2 * kGroup));
+      const auto* units = reinterpret_cast<const uint16_t*>(fine_units(terms, d));
+      scale = g % 2 ? byte_to_float<2>(both) : byte_to_float<0>(both);
+      minimum = sub(g % 2 ? byte_to_float<3>(both) : byte_to_float<1>(both), set1(128.f));
+      scale = mul(scale, load(units)), minimum = mul(minimum, load(units + kTileTokens));
+    } else {
+      const auto* group = reinterpret_cast<const uint16_t*>(terms) + g * 2 * kTileTokens;
+      scale = load(group), minimum = load(group + kTileTokens);
+    }
   }
 
   // The weights times the scales of a group of dimensions; `most` gets the largest.
@@ -278,7 +304,7 @@ struct IntPages {
           dots[i] = set1_int(0);
           keep_apart(dots[i]);
         });
-        for (int i = g * kGroup; i < smaller(d, (g + 1) * kGroup); i += kKeyDims) {
+        for (int i = g * kKeyGroup; i < smaller(d, (g + 1) * kKeyGroup); i += kKeyDims) {
           fetch(i);
           unroll<N>(TRIMARAN_UNROLL(j) {
             const Bytes codes = load_bytes(tiles[j] + i / kKeyDims * kLine);
@@ -290,8 +316,8 @@ struct IntPages {
           });
         }
         unroll<N>(TRIMARAN_UNROLL(j) {
-          const auto* group = reinterpret_cast<const uint16_t*>(key_scales_of(tiles[j], d)) + g * 2 * kTileTokens;
-          const F16 scale = load(group), minimum = load(group + kTileTokens);
+          F16 scale, minimum;
+          load_key_terms(key_scales_of(tiles[j], d), d, g, scale, minimum);
           unroll<R>(TRIMARAN_UNROLL(r) {
             F16& sum = s[r * N + j];
             sum = fma(to_float(dots[r * N + j]), scale, fma(minimum, set1(sums[r * groups + g]), sum));

@@ -50,4 +50,63 @@ TRIMARAN_INLINE bool round_groups(const float* x, int d, int8_t* q, uint16_t* sc
   return all_finite;
 }
 
+// Where a token's fine terms of a key lie: [dimensions / 32][16 tokens]{scale, minimum + 128 of 16 dimensions, of the
+// others}, then in bf16 the units of 16 tokens' scales, and of their minima.
+TRIMARAN_INLINE uint8_t* fine_terms(uint8_t* terms, int token, int i) {
+  return terms + (i / kGroup * kTileTokens + token) * 4 + i % kGroup / kFineGroup * 2;
+}
+TRIMARAN_INLINE const uint8_t* fine_terms(const uint8_t* terms, int token, int i) {
+  return terms + (i / kGroup * kTileTokens + token) * 4 + i % kGroup / kFineGroup * 2;
+}
+TRIMARAN_INLINE uint8_t* fine_units(uint8_t* terms, int d) {
+  return terms + (d + kGroup - 1) / kGroup * kTileTokens * 4;
+}
+TRIMARAN_INLINE const uint8_t* fine_units(const uint8_t* terms, int d) {
+  return terms + (d + kGroup - 1) / kGroup * kTileTokens * 4;
+}
+
+// A key of a wide head, in groups of 16: as above, but a group's minimum is a whole number, rounded down, of units of
+// the largest / 127, and its scale one, rounded up, of units of the widest / 255; units are in bf16.
+TRIMARAN_INLINE bool round_fine_groups(const float* x, int d, int8_t* q, uint8_t* terms, int token) {
+  auto* units = reinterpret_cast<uint16_t*>(fine_units(terms, d)) + token;
+  float most = 0.f;
+  bool finite = true;
+  for (int i = 0; i < d; i += kFineGroup) {
+    const F16 v = load(x + i);
+    const float low = -reduce_max(sub(zero(), v)), range = reduce_max(v) - low;
+    finite = finite && !any_nan(v, v) && range <= kLargest;
+    if (finite && low > most) most = low;
+    if (finite && -low > most) most = -low;
+  }
+  units[kTileTokens] = to_bf16(finite && most > kTiny ? most / 127.f : 0.f);
+  const float unit = from_bf16(units[kTileTokens]), inverse = unit > 0.f ? 1.f / unit : 0.f;
+  float widest = 0.f;
+  for (int i = 0; i < d; i += kFineGroup) {
+    const F16 v = load(x + i);
+    const float low = finite ? -reduce_max(sub(zero(), v)) * inverse : 0.f;
+    int floor = int(low);
+    floor -= float(floor) > low ? 1 : 0;
+    floor = bigger(-128, smaller(127, floor));
+    fine_terms(terms, token, i)[1] = uint8_t(floor + 128);
+    const float range = finite ? reduce_max(v) - float(floor) * unit : 0.f;
+    if (range > widest) widest = range;
+  }
+  units[0] = to_bf16(widest > kTiny ? widest / 15.f / 255.f : 0.f);
+  const float step = from_bf16(units[0]), steps = step > 0.f ? 1.f / step : 0.f;
+  for (int i = 0; i < d; i += kFineGroup) {
+    uint8_t* to = fine_terms(terms, token, i);
+    const F16 v = load(x + i);
+    const float minimum = float(int(to[1]) - 128) * unit;
+    const float range = finite ? (reduce_max(v) - minimum) / 15.f * steps : 0.f;
+    int ceiling = int(range);
+    ceiling += float(ceiling) < range ? 1 : 0;
+    ceiling = bigger(0, smaller(255, ceiling));
+    to[0] = uint8_t(ceiling);
+    const float scale = float(ceiling) * step;
+    const F16 n = mul(sub(v, set1(minimum)), set1(scale > 0.f ? 1.f / scale : 0.f));
+    store_int8(q + i, finite ? to_int(max(zero(), min(set1(15.f), n))) : set1_int(0));
+  }
+  return finite;
+}
+
 }  // namespace trimaran::TRIMARAN_ISA

@@ -9,8 +9,8 @@ inline void convert_heads(KvFormat from, HeadScale from_scale, const uint8_t* ti
   const int k_to = kv_code_bytes(keys_of(to), d), v_to = kv_code_bytes(values_of(to), d);
   const int k_scales_from = key_scale_bytes(keys_of(from), d), k_scales_to = key_scale_bytes(keys_of(to), d);
   for (int t = 0; t < count; t++) {
-    with_pages(from, [&](auto pages) TRIMARAN_BODY { pages.widen_tile(tiles, d, keys, values, from_scale); });
-    with_pages(to, [&](auto pages) TRIMARAN_BODY {
+    with_pages(from, d, [&](auto pages) TRIMARAN_BODY { pages.widen_tile(tiles, d, keys, values, from_scale); });
+    with_pages(to, d, [&](auto pages) TRIMARAN_BODY {
       for (int i = 0; i < kTileTokens; i++) pages.store_token(out, i, d, keys + i * d, values + i * d, to_scale);
     });
     const auto copy = [&](int at_from, int at_to, int bytes) TRIMARAN_BODY {

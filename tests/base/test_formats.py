@@ -28,7 +28,10 @@ def test_a_pair_takes_half_of_either() -> None:
 def test_wide_heads_have_more_scales_in_int4_values_and_mix_more_dimensions_in_8_bits(
     dims: int, scales: int, together: int
 ) -> None:
-    assert KVFormat.INT4.value_bytes(dims) == -(-dims // 32) * 16 + 2 * scales
+    codes = -(-dims // 32) * 16
+    assert KVFormat.INT4.value_bytes(dims) == codes + 2 * scales
+    terms = -(-dims // 32) * 4 + (4 if dims > 128 else 0)  # of wide heads in 8 bits for every 16, and their units
+    assert KVFormat.INT4.key_bytes(dims) == codes + terms
     assert hadamard_width(KVFormat.INT8, dims) == hadamard_width(KVFormat.INT8_STATIC, dims) == together
     assert hadamard_width(KVFormat.INT4, dims) == min(32, together)
 

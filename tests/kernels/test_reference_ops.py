@@ -109,6 +109,19 @@ def test_int4_by_hand() -> None:
     assert terms.tolist() == [[[1, 100], [0, -3]]]  # groups of their own, the second of equal numbers
 
 
+def test_fine_int4_keys_by_hand() -> None:
+    key = np.concatenate([np.arange(16.0) - 127, np.full(16, -3.5)])[None]
+    codes, terms, units = ops.key_to_fine_int4(key)
+    assert units.tolist() == [[ops.to_bf16(np.array(1 / 255)), 1]]
+    assert terms.tolist() == [[[255, 1], [math.ceil(0.5 / 15 / units[0, 0]), 124]]]  # -127 and -4, which is below -3.5
+    scales, minima = terms[0, :, 0] * units[0, 0], terms[0, :, 1] - 128
+    np.testing.assert_allclose(codes * np.repeat(scales, 16) + np.repeat(minima, 16), key, atol=scales.max() / 2)
+    for worst in (np.zeros((1, 32)), np.full((1, 32), 5.0)):
+        codes, terms, units = ops.key_to_fine_int4(worst)
+        each = np.repeat((terms - [0, 128]) * units[:, None], 16, axis=1)
+        np.testing.assert_allclose(codes * each[..., 0] + each[..., 1], worst, atol=0.002)
+
+
 def test_e4m3_uses_its_whole_range() -> None:
     x, scale = ops.to_e4m3(np.array([[-2.0, 1.0], [0.0, 0.0]]))
     assert (x.tolist(), scale.tolist()) == ([[-448, 224], [0, 0]], [2 / 448, 0])

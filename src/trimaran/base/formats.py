@@ -9,7 +9,8 @@ GROUP = 32  # values that share one scale, in weights (along the input dimension
 OUTLIER_BYTES = 4  # of a number beside a codebook: fp16, and its column as 16 bits
 FP8_BLOCK = 128  # inputs that share a scale in fp8 weights
 WIDE_HEAD = 128  # dimensions, above which a head is wide
-VALUE_GROUP = 64  # dimensions that share a scale in int4 values of wide heads
+KEY_GROUP = 16  # dimensions that share a scale in int4 keys of wide heads
+VALUE_GROUP = 64  # and in their int4 values
 
 
 class WeightFormat(StrEnum):
@@ -69,8 +70,10 @@ class KVFormat(StrEnum):
     The narrow ones have scales in the page, per token and kv head, for keys and values apart. ``fp8`` is ``scale * x``
     with ``x`` in e4m3 (absmax / 448), ``int8`` is ``scale * q`` with ``q`` in -127..127 (absmax / 127); both scales are
     fp32. ``int4`` has ``q`` in 0..15 and bf16 scales: keys are ``scale * q + minimum`` per ``GROUP`` dimensions, values
-    ``scale * (q - 7.5)``, in heads wider than ``WIDE_HEAD`` per ``VALUE_GROUP``. Integer keys and ``int4`` values are
-    held after a Hadamard transform of ``hadamard_width`` dimensions, which queries go through too and outputs back.
+    ``scale * (q - 7.5)``. Heads wider than ``WIDE_HEAD`` have more: values a scale per ``VALUE_GROUP``, keys one and a
+    minimum per ``KEY_GROUP``, of 8 bits each, as multiples of two bf16 units that a key has. Integer keys and ``int4``
+    values are held after a Hadamard transform of ``hadamard_width`` dimensions, which queries go through too and
+    outputs back.
 
     The static ones are ``fp8`` and ``int8`` without scales in the page: one for each layer and kv head, for keys and
     values apart, is given beforehand (``trimaran calibrate``), and what lies beyond it becomes the largest number.
@@ -120,8 +123,16 @@ class KVFormat(StrEnum):
         """Bytes of one token's key and value of one kv head, scales included."""
         return self.keys.key_bytes(head_dim) + self.values.value_bytes(head_dim)
 
-    def key_bytes(self, dims: int) -> int:
-        """Bytes of a key of so many dimensions, scales included; of a format that is no pair."""
+    def fine_keys(self, head_dim: int) -> bool:
+        """Whether keys of heads have a scale and a minimum per ``KEY_GROUP``."""
+        return self.keys is KVFormat.INT4 and head_dim > WIDE_HEAD
+
+    def key_bytes(self, head_dim: int) -> int:
+        """Bytes of a key of a head, scales included; of a format that is no pair."""
+        return self.part_bytes(head_dim) + (4 if self.fine_keys(head_dim) else 0)
+
+    def part_bytes(self, dims: int) -> int:
+        """Bytes of a part of a latent, held as narrow heads hold keys."""
         groups = -(-dims // GROUP)  # of int4, the last may be half empty
         sizes = {"fp32": 4 * dims, "bf16": 2 * dims, "fp8": dims + 4, "int8": dims + 4, "int4": 20 * groups}
         return dims if self.static else sizes[self.value]
@@ -129,7 +140,7 @@ class KVFormat(StrEnum):
     def value_bytes(self, dims: int) -> int:
         """Bytes of a value, as above."""
         if self is not KVFormat.INT4:
-            return self.key_bytes(dims)
+            return self.part_bytes(dims)
         return 16 * -(-dims // GROUP) + 2 * -(-dims // self.value_group(dims))
 
     def value_group(self, dims: int) -> int:
@@ -199,7 +210,7 @@ class LatentCache:
             choices = ", ".join(LATENT_FORMATS)
             raise ConfigError(f"{fmt} pages cannot hold the latents of this model; choose one of {choices}")
         latent, rope = LATENT_FORMATS[fmt]
-        return self.layers * (latent.key_bytes(self.latent) + rope.key_bytes(self.rope))
+        return self.layers * (latent.part_bytes(self.latent) + rope.part_bytes(self.rope))
 
 
 @dataclass(frozen=True)

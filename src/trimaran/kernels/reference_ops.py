@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from trimaran.base.formats import GROUP
+from trimaran.base.formats import GROUP, KEY_GROUP
 from trimaran.kernels.program import Activation, Route
 
 Array = npt.NDArray[Any]
@@ -115,8 +115,7 @@ def value_to_int4(x: Array, width: int) -> tuple[Array, Array]:
     for first in range(0, x.shape[-1], width):
         group = x[..., first : first + width]
         scale = to_bf16(np.abs(group).max(axis=-1, keepdims=True) / 7.5)
-        inverse = np.divide(1, scale, out=np.zeros_like(scale), where=scale > 0)
-        codes[..., first : first + width] = np.rint(group * inverse + 7.5)
+        codes[..., first : first + width] = np.rint(group * _inverse(scale) + 7.5)
         scales.append(scale)
     return codes, np.concatenate(scales, axis=-1)
 
@@ -131,10 +130,37 @@ def key_to_int4(x: Array) -> tuple[Array, Array]:
         group = x[..., first : first + GROUP]
         minimum = to_bf16(group.min(axis=-1, keepdims=True))
         scale = to_bf16((group.max(axis=-1, keepdims=True) - minimum).clip(0) / 15)
-        q = np.rint((group - minimum) * np.divide(1, scale, out=np.zeros_like(scale), where=scale > 0))
+        q = np.rint((group - minimum) * _inverse(scale))
         codes[..., first : first + GROUP] = q.clip(0, 15)
         terms.append(np.concatenate([scale, minimum], axis=-1))
     return codes, np.stack(terms, axis=-2)
+
+
+def key_to_fine_int4(x: Array) -> tuple[Array, Array, Array]:
+    """``x`` as ``key_to_int4`` has it, but per ``KEY_GROUP``, with ``terms`` ``[..., groups, 2]`` of 8 bits and bf16
+    units ``[..., 2]``, each the largest term that is needed over what 8 bits count to.
+
+    They stand for ``scale * q + minimum`` with ``scale = terms[0] * units[0]``, which was rounded up, and ``minimum =
+    (terms[1] - 128) * units[1]``, which was rounded down.
+    """
+    groups = [x[..., first : first + KEY_GROUP] for first in range(0, x.shape[-1], KEY_GROUP)]
+    lows, highs = (np.stack([of(group, axis=-1) for group in groups], axis=-1) for of in (np.min, np.max))
+    unit = to_bf16(np.abs(lows).max(axis=-1, keepdims=True) / 127)
+    floors = np.floor(lows * _inverse(unit)).clip(-128, 127)
+    scales = (highs - floors * unit).clip(0) / 15
+    step = to_bf16(scales.max(axis=-1, keepdims=True) / 255)
+    steps = np.ceil(scales * _inverse(step)).clip(0, 255)
+    inverses, minima = _inverse(steps * step), floors * unit
+    codes = [
+        np.rint((group - minima[..., i, None]) * inverses[..., i, None]).clip(0, 15) for i, group in enumerate(groups)
+    ]
+    terms, units = np.stack([steps, floors + 128], axis=-1), np.concatenate([step, unit], axis=-1)
+    return np.concatenate(codes, axis=-1), terms, units
+
+
+def _inverse(x: Array) -> Array:
+    """``1 / x``, of zeros 0."""
+    return np.divide(1, x, out=np.zeros_like(x), where=x > 0)
 
 
 def to_bf16(x: Array) -> Array:

@@ -15,6 +15,7 @@ import numpy as np
 from trimaran.base.errors import UnsupportedError
 from trimaran.base.formats import (
     GROUP,
+    KEY_GROUP,
     LATENT_FORMATS,
     Cache,
     HeadsCache,
@@ -125,7 +126,10 @@ class HeadsPages(CachePages):
             vectors = (pages, len(layers), size, cache.kv_heads, cache.head_dim)
             scales = scales_of(self._options.kv_scales, held, self._group)
             static = [None, None] if scales is None else scales[:, list(layers), :, None]
-            keys = _Vectors(vectors, held.keys, self._compute, static[KEYS], keys=True)
+            if held.fine_keys(cache.head_dim):
+                keys: _Vectors = _FineKeys(vectors, self._compute)
+            else:
+                keys = _Vectors(vectors, held.keys, self._compute, static[KEYS], keys=True)
             values = _Vectors(vectors, held.values, self._compute, static[VALUES])
             self._places |= {layer: (number, (keys, values)) for number, layer in enumerate(layers)}
             stores += [keys, values] if layers else []
@@ -232,6 +236,29 @@ class _Vectors(_Store):
         if scales.shape[-1] > 1:
             scales = np.repeat(scales, self._group, axis=-1)[..., : self._dims]
         return ops.hadamard(numbers * scales, self._width)
+
+
+class _FineKeys(_Vectors):
+    """Keys of wide heads in ``int4``, as ``ops.key_to_fine_int4`` has them."""
+
+    def __init__(self, shape: tuple[int, ...], compute: type[np.floating]) -> None:
+        super().__init__(shape, KVFormat.INT4, compute, keys=True)
+        groups = GROUP // KEY_GROUP * -(-shape[-1] // GROUP)  # one more than there are, where codes are padded
+        terms = np.zeros((*shape[:-1], groups, 2), np.uint8)
+        self.arrays = (self.arrays[0], terms, np.zeros((*shape[:-1], 2), ml_dtypes.bfloat16))
+
+    def put(self, at: Any, numbers: Array) -> None:
+        codes, terms, units = ops.key_to_fine_int4(ops.hadamard(numbers, self._width))
+        padding = [(0, 0)] * (terms.ndim - 2) + [(0, self.arrays[1].shape[-2] - terms.shape[-2]), (0, 0)]
+        for array, part in zip(self.arrays, (_pack(codes), np.pad(terms, padding), units), strict=True):
+            array[at] = part
+
+    def read(self, at: Any) -> tuple[Array, Array]:
+        packed, terms, units = (array[at] for array in self.arrays)
+        codes = _unpack(packed, self._dims).astype(self._compute)
+        terms = (terms.astype(self._compute) - np.array([0, 128], self._compute)) * units[..., None, :]
+        each = np.repeat(terms.astype(self._compute), KEY_GROUP, axis=-2)[..., : self._dims, :]  # [..., dims, 2]
+        return codes * each[..., 0] + each[..., 1], np.ones((*codes.shape[:-1], 1), self._compute)
 
 
 class LatentPages(CachePages):
