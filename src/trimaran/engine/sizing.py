@@ -31,15 +31,15 @@ class Sizes:
     kv_bytes: int
 
 
-MOST_INT8_DIMS = 128  # of a head that int8 pages give one scale unasked
+MOST_INT8_DIMS = 128  # of a head that gets int8 pages unasked
 
 
 def kv_format_beside(
     weights: Mapping[str, Weight], activations: ActivationFormat, groups: Sequence[CacheGroup]
 ) -> KVFormat:
     """What pages hold when nobody says: int8 where weights meet int8 activations, which cost more exactness than such
-    pages do (``python bench/parity.py smollm2``); bf16 elsewhere, and for heads so wide that one scale is too few (the
-    256 dimensions of Gemma 3: ``python bench/parity.py gemma3-270m``)."""
+    pages do (``python bench/parity.py smollm2``); bf16 elsewhere, and for heads so wide that pages cost more than
+    activations (the 256 dimensions of Gemma 3: ``python bench/parity.py gemma3-270m``)."""
     quantised = activations is ActivationFormat.INT8 and any(weight.fmt.integer for weight in weights.values())
     caches = [cache for group in groups for cache in group.caches if isinstance(cache, HeadsCache)]
     wide = any(cache.head_dim > MOST_INT8_DIMS for cache in caches)
