@@ -1,9 +1,11 @@
 """The real small model through the official client: text that makes sense, cut, repeated and cancelled as asked."""
 
 import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import jsonschema
 import openai
 import pytest
 
@@ -12,6 +14,7 @@ from trimaran.server.options import ServeOptions
 
 from .running import NAME, Running, eventually, serving
 
+TEMPLATE = Path(__file__).resolve().parents[1] / "data" / "templates" / "qwen2.5.jinja"
 HAMLET = [{"role": "user", "content": "Who wrote Hamlet?"}]
 
 
@@ -93,3 +96,33 @@ async def test_company_changes_nothing_and_leaving_frees_pages(server):
         assert await together == alone
     await asyncio.to_thread(eventually, lambda: server.metric("trimaran_sequences_running") == 0)
     await asyncio.to_thread(eventually, lambda: server.pages() == server.metric("trimaran_pages"))
+
+
+def test_calls_that_it_must_make_are_sound(smollm2):
+    """The model was never shown tools: what it writes is its own, how it writes it the grammar's."""
+    parameters = {
+        "type": "object",
+        "properties": {"city": {"type": "string", "maxLength": 20}, "days": {"type": "integer", "maximum": 9}},
+        "required": ["city", "days"],
+        "additionalProperties": False,
+    }
+    tool = {"type": "function", "function": {"name": "weather", "parameters": parameters}}
+    options = ServeOptions(kv_cache_memory_bytes=2**27, max_model_len=2048, chat_template=str(TEMPLATE))
+    with (
+        serving(smollm2, options, engine_config(options, smollm2, NAME)) as server,
+        openai.OpenAI(base_url=server.url + "/v1", api_key="unused", max_retries=0) as client,
+    ):
+        answer = client.chat.completions.create(
+            model=NAME,
+            messages=[{"role": "user", "content": "Weather in Bern for two days?"}],
+            tools=[tool],
+            tool_choice="required",
+            parallel_tool_calls=False,
+            max_tokens=100,
+            seed=1,
+            n=4,
+        )
+    for choice in answer.choices:
+        (call,) = choice.message.tool_calls
+        assert choice.finish_reason == "tool_calls"
+        jsonschema.validate(json.loads(call.function.arguments), parameters)

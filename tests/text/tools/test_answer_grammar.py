@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from llguidance import LLMatcher
 
 from trimaran.base.errors import RequestError
-from trimaran.base.grammar import Grammar
+from trimaran.base.grammar import MAX_GRAMMAR_LENGTH, Grammar
 from trimaran.engine.constraints.grammars import compile_grammar
 from trimaran.engine.constraints.tokenizer import grammar_tokenizer
 from trimaran.engine.constraints.tokens import TokenTable
@@ -264,3 +264,14 @@ def walk(matcher, family, random, most=400):
         assert matcher.consume_token(token)
         tokens.append(token)
     return [token for token in tokens if token not in ends]
+
+
+def test_tools_beyond_a_grammar_go_without_one_where_nothing_must_hold():
+    long = {"type": "object", "properties": {"a": {"enum": ["x" * MAX_GRAMMAR_LENGTH]}}}
+    form = answer_format(HERMES)
+    loose, strict = (Offered("f", long, strict, "tools[0]") for strict in (False, True))
+    assert form.grammar(Wanted((loose,), shown=True), "no") is None
+    for wanted in (Wanted((strict,), shown=True), Wanted((loose,), shown=True, answer=ANSWER)):
+        with pytest.raises(RequestError, match="characters, the limit is") as refused:
+            form.grammar(wanted, "no")
+        assert refused.value.param == "tools"

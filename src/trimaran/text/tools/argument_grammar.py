@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from trimaran.text.tools.annotations import without_annotations
 from trimaran.text.tools.argument_types import argument_types, json_value, resolved
 from trimaran.text.tools.formats import TaggedCall
 from trimaran.text.tools.lark import ANY, SEPARATORS, Lark, either, escaped_slashes, holds, inline_refs, quoted
@@ -12,12 +13,12 @@ from trimaran.text.tools.schema_check import refusal
 
 ROOT = "#/$defs/arguments"  # where a function's schema stands when a part of it is looked at
 MAX_LENGTH = 1000  # of a text with a limit: following a longer count takes more than a matcher may
-ANNOTATIONS = frozenset(
-    ("title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment", "$schema", "$id")
+_OBJECT = frozenset(
+    ("type", "properties", "required", "additionalProperties", "$defs", "definitions", "$schema", "$id")
 )
-_OBJECT = ANNOTATIONS | {"type", "properties", "required", "additionalProperties", "$defs", "definitions"}
-_STRING = ANNOTATIONS | {"type", "enum", "const", "minLength", "maxLength", "pattern"}
-_LOOSE = ANNOTATIONS | {"type", "anyOf"}
+_STRING = frozenset(("type", "enum", "const", "minLength", "maxLength", "pattern"))
+_LOOSE = frozenset(("type", "anyOf"))
+_TYPE = frozenset(("type",))
 _FIRST = {"object": r"\{", "array": r"\[", "number": "0-9-", "integer": "0-9-"}  # what JSON of a type begins with
 
 
@@ -32,7 +33,8 @@ def closed(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """The schema of a function's arguments: such as it does not name are not allowed, unless it says otherwise."""
     open_ended = {"$ref", "anyOf", "oneOf", "allOf", "patternProperties", "additionalProperties"} & parameters.keys()
     more = {} if open_ended else {"additionalProperties": False}
-    return {"type": "object", **{key: value for key, value in parameters.items() if key != "x-guidance"}, **more}
+    said = {key: value for key, value in parameters.items() if key != "x-guidance"}
+    return {"type": "object", **without_annotations(said), **more}
 
 
 class ArgumentGrammar:
@@ -102,7 +104,7 @@ class ArgumentGrammar:
         if (texts := _texts(schema)) is not None:
             ways += self._one_of(call, [text for text in texts if json_value(text, types) is None])
         else:
-            self._only(_text_branch(schema), ANNOTATIONS | {"type"}, f"the argument {name!r}: ")
+            self._only(_text_branch(schema), _TYPE, f"the argument {name!r}: ")
             first = "".join(sorted({_FIRST[kind] for kind in types if kind in _FIRST}))
             ways.append(self._up_to(call, f"[^ \\t\\r\\n{first}]{ANY}*"))
         return either(ways)
@@ -189,7 +191,7 @@ class ArgumentGrammar:
 def _bare(branches: Any) -> bool:
     """Whether none of a union's branches says more than a type."""
     return isinstance(branches, list) and all(
-        isinstance(branch, dict) and branch.keys() <= ANNOTATIONS | {"type"} for branch in branches
+        isinstance(branch, dict) and branch.keys() <= _TYPE for branch in branches
     )
 
 
