@@ -83,9 +83,11 @@ wanted = st.builds(
     st.integers(6, 64),
     st.sampled_from([(None,), (None, 20), (None, 50, 7)]),
     st.booleans(),
+    st.sampled_from([0, 4]),
 )
-def test_two_engines_give_the_tokens_of_one(requests, pages, seqs, rows, windows, overlap):
+def test_two_engines_give_the_tokens_of_one(requests, pages, seqs, rows, windows, overlap, drafted):
     options = {
+        "speculative_ngram": drafted,
         "max_num_seqs": seqs,
         "max_num_batched_tokens": max(rows, seqs),
         "overlap": overlap,
@@ -285,3 +287,10 @@ def test_pages_that_nobody_fills_are_free_once_the_request_has_failed():
     assert isinstance(failed, Failed)
     assert failed.kind == "TransferError"
     check_whole(pair.decode)
+
+
+def test_a_prompt_of_which_one_token_is_left_is_not_drafted():
+    options = {"max_num_seqs": 2, "max_num_batched_tokens": PAGE, "speculative_ngram": 4}
+    prompt = [1, 2, 3, 4] * (PAGE // 4) + [1]
+    alone = run(null_engine(context=CONTEXT, **options), Submit("a", prompt, greedy(6)))
+    assert null_pair(**options).run(Submit("a", prompt, greedy(6)))["a"].ids == alone["a"].ids

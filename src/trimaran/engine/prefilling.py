@@ -42,6 +42,7 @@ class PrefillEngine(Engine):
         """Queues a prompt. Of each cache group the pages from ``wanted`` on can be exported as they are completed, and
         until ``seconds`` after the first token or ``release``. Raises what ``submit`` does."""
         request = self._reception.take(message, self.handing.keys() | self._requests.keys())
+        request.drafter = None  # its first token is its last here
         handing = Handing(request.sequence, wanted, seconds)
         self._add(request)
         self.handing[message.id] = handing
