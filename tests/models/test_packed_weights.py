@@ -2,12 +2,14 @@
 
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 
 from trimaran.base.formats import ActivationFormat, KVFormat, WeightFormat
 from trimaran.kernels.native import NativeExecutor
 from trimaran.kernels.packed_weights import Packed, shapes_of, without_numbers
+from trimaran.models.config import ModelConfig
 
 from .families import NAMES, golden
 from .running import ORACLE, Tables, load, step
@@ -27,3 +29,9 @@ def test_same_bits(name: str) -> None:
         found.append(step(executor, pages, [(2, tokens, 0, len(tokens))]))
         executor.close()
     np.testing.assert_array_equal(*found)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_configuration_survives_being_noted_beside_them(name: str) -> None:
+    cfg = load(name, WeightFormat.INT8).cfg
+    assert msgspec.json.decode(msgspec.json.encode(cfg), type=ModelConfig) == cfg

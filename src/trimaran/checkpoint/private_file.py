@@ -13,7 +13,7 @@ from trimaran.base.errors import CheckpointError, IntegrityError
 if TYPE_CHECKING:
     from trimaran.checkpoint.tensors import Bytes
 
-RANGE = 32 << 20  # bytes that one task reads
+RANGE = 8 << 20  # bytes that one task reads
 PIECE = 1 << 20  # bytes that are hashed together
 
 
