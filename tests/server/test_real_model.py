@@ -126,3 +126,25 @@ def test_calls_that_it_must_make_are_sound(smollm2):
         (call,) = choice.message.tool_calls
         assert choice.finish_reason == "tool_calls"
         jsonschema.validate(json.loads(call.function.arguments), parameters)
+
+
+def test_two_pools_give_the_answers_of_one_engine(smollm2, client):
+    """Of equal precisions; with a grammar, drafts and the canary, which all run on both sides."""
+    more = {"pools": "prefill=1,decode=1", "speculative_ngram": 4, "canary_interval": 0.5}
+    options = ServeOptions(kv_cache_memory_bytes=2**27, max_model_len=4096, threads=1, **more)
+    schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+    named = {"name": "p", "schema": schema}
+    asked = [
+        {"temperature": 0, "max_tokens": 30},
+        {"temperature": 0.7, "seed": 5, "n": 2, "logprobs": True, "top_logprobs": 2, "max_tokens": 20},
+        {"temperature": 0, "max_tokens": 40, "response_format": {"type": "json_schema", "json_schema": named}},
+    ]
+    with serving(smollm2, options, engine_config(options, smollm2, NAME)) as pools:
+        with openai.OpenAI(base_url=pools.url + "/v1", api_key="unused", max_retries=0) as other:
+            for body in asked:
+                mine = other.chat.completions.create(model=NAME, messages=HAMLET, **body)
+                theirs = client.chat.completions.create(model=NAME, messages=HAMLET, **body)
+                assert mine.choices == theirs.choices
+                assert mine.usage.completion_tokens == theirs.usage.completion_tokens
+        assert pools.metric("trimaran_canary_deviations_total") == 0
+        assert pools.metric("trimaran_handoff_bytes_total") > 0
