@@ -15,6 +15,7 @@ import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -161,8 +162,9 @@ def take(
 def problem(text: str, schema: Schema) -> str | None:
     """Why ``text`` is not what ``schema`` says; None if it is."""
     kind: Any = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
+    exact: Any = json.loads(json.dumps(schema), parse_float=Decimal)  # or 0.07 would be no multiple of 0.01
     try:
-        kind(schema, format_checker=kind.FORMAT_CHECKER).validate(json.loads(text))
+        kind(exact, format_checker=kind.FORMAT_CHECKER).validate(json.loads(text, parse_float=Decimal))
     except (ValueError, jsonschema.ValidationError) as error:
         return f"{str(error).splitlines()[0]} in {text:.200}"
     return None

@@ -51,6 +51,8 @@ def test_what_is_said_too_loosely_is_found_everywhere(place):
     assert '"format"' not in json.dumps(exact_schema(within({"format": "time"}))).replace('"format": {', "")
     assert "Draft 3" in str(passed_over(within({"$schema": "http://json-schema.org/draft-03/schema#"})))
     assert "unknown" in str(passed_over(within({"format": "unknown"})))
+    assert "minProperties" in str(passed_over(within({"minProperties": 3, "required": ["a"]})))
+    assert passed_over(within({"minProperties": 3, "required": ["a", "b"]})) is None
 
 
 def test_an_embedded_schema_is_compact_whatever_it_says_itself():

@@ -49,6 +49,10 @@ def passed_over(schema: Any) -> str | None:
             return "follows Draft 3, which is not enforced"
         if node.get("format") == "unknown":
             return "has the format 'unknown', which cannot be enforced"
+        least, required = node.get("minProperties"), node.get("required")
+        named = len(required) if isinstance(required, list) else 0
+        if isinstance(least, int | float) and least > named + 1:  # one key more is new, two might be the same
+            return f'uses "minProperties": {least}, which cannot be enforced where fewer than {least - 1} are required'
     return None
 
 

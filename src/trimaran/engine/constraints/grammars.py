@@ -18,7 +18,7 @@ from trimaran.engine.constraints.tokenizer import GrammarTokenizer
 from trimaran.text.json_schema import COMPACT, embedded_schema
 
 MAX_FIRST_SECONDS = 0.1  # for the first mask; later ones are bounded by llguidance's own limits
-_MAX_LEXER_STATES = 20_000  # of 1 to 2 kB, which a long answer in an awkward grammar makes
+_MAX_LEXER_STATES = 100_000  # about 200 bytes each; a text of limited length takes some for every character
 _UNENFORCED = re.compile(r"Unimplemented keys: \[(.*)\]")
 
 
