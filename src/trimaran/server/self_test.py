@@ -19,7 +19,8 @@ from trimaran.server.engine import EngineLink
 from trimaran.server.router import Router
 from trimaran.text.tokenizer import Tokenizer
 
-MOST_KL = 1.0
+MOST_KL = 0.5
+LEAST = 1e-9  # of a probability
 PROMPT = "The numbers in order: " + ", ".join(map(str, range(1, 101))) + ","
 TOKENS = 4  # of an answer
 SECONDS = 120.0  # for each answer
@@ -53,11 +54,14 @@ def _difference(together: list[Token], prefill: list[Token], decode: list[Token]
 
 
 def _divergence(expected: Token, found: Token) -> float:
-    """KL divergence in nats of two tokens' distributions, as far as their likeliest tokens tell; all others are one."""
+    """KL divergence in nats of two tokens' distributions, as far as their likeliest tokens tell. One that is likely in
+    ``expected`` alone is at most as likely in ``found`` as the last that is named there, and as all that is not."""
     p, q = dict(expected.top or []), dict(found.top or [])
-    known = p.keys() & q.keys()
-    rest = [max(1e-9, 1 - sum(math.exp(each[token]) for token in known)) for each in (p, q)]
-    return sum(math.exp(p[token]) * (p[token] - q[token]) for token in known) + rest[0] * math.log(rest[0] / rest[1])
+    unnamed = math.log(max(LEAST, 1 - sum(map(math.exp, q.values()))))
+    most = min([unnamed, *q.values()])
+    rest = max(LEAST, 1 - sum(map(math.exp, p.values())))
+    left = max(LEAST, 1 - sum(math.exp(q.get(token, most)) for token in p))
+    return sum(math.exp(p[token]) * (p[token] - q.get(token, most)) for token in p) + rest * math.log(rest / left)
 
 
 def _ids(tokens: list[Token]) -> list[int]:
