@@ -3,9 +3,9 @@
 import json
 
 import pytest
-
 from tests.text.template_families import Family as Vocabulary
 from tests.text.template_vocabulary import ids_of, tokenizer_of
+
 from trimaran.base.messages import Token, Tokens
 from trimaran.base.sampling import SamplingParams
 from trimaran.engine.constraints.grammars import compile_grammar
