@@ -12,6 +12,8 @@ from trimaran.pools import meeting
 from trimaran.pools.carriage import SLOTS
 from trimaran.pools.key import PoolKey
 from trimaran.pools.layout import layout_data
+from trimaran.pools.meeting import SocketListener
+from trimaran.pools.stream_link import StreamLink
 from trimaran.pools.transfer import Abort, PageFrame, Refused, Taken
 
 from .links import NAMES, pair, pump, receive, transport, wait_for
@@ -137,6 +139,26 @@ def test_another_protocol_is_refused_with_both_numbers(name: str) -> None:
     assert "protocol is 7, ours is 1" in str(other.failure)
     other.close()
     listener.close()
+
+
+def test_a_link_that_breaks_before_it_is_accepted_is_given_out(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What had come over it may have begun something that has to end."""
+    after_meeting = SocketListener._after_meeting
+
+    def late(listener: SocketListener, link: StreamLink) -> None:
+        wait_for(lambda: link.failure)
+        after_meeting(listener, link)
+
+    monkeypatch.setattr(SocketListener, "_after_meeting", late)
+    listener = transport(name).listen(hello("receiver"))
+    sender = transport(name).connect(listener.address, hello("sender"))
+    wait_for(lambda: sender.peer)
+    sender.close()
+    (receiver,) = wait_for(listener.accept, listener)
+    assert isinstance(receiver.failure, TransferError)
+    assert listener.rejected == 0
+    for each in (receiver, listener):
+        each.close()
 
 
 def test_who_cannot_encrypt_is_not_left_out(name: str) -> None:

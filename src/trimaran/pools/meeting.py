@@ -185,8 +185,8 @@ class SocketListener:
         """On the link's thread."""
         with self._lock:
             self._meeting.discard(link)
-            failure = link.failure
-            keep = failure is None and not self._closed.is_set()
+            # One that has broken since is given out too: what had come over it until then may have begun something.
+            keep = link.peer is not None and not self._closed.is_set()
             if keep:
                 self._met.append(link)
             else:
@@ -194,6 +194,6 @@ class SocketListener:
         if keep:
             self._wake.set()
             return
-        if isinstance(failure, PeerError):
+        if isinstance(failure := link.failure, PeerError):
             _log.warning("a connection to %s was turned down: %s", self.address, failure)
         link.close()
