@@ -49,8 +49,11 @@ def grammar_of(family, thinking="no", **wanted):
 def allows(family, text, thinking="no", **wanted):
     """Whether the text is a whole answer."""
     matcher = compiled(family, grammar_of(family, thinking, **wanted)).deep_copy()
-    tokens = ids(family, text)
-    return matcher.validate_tokens(tokens) == len(tokens) and matcher.consume_tokens(tokens) and matcher.is_accepting()
+    for token in ids(family, text):
+        matcher.compute_bitmask()  # as an engine does: what a matcher may cost is limited from mask to mask
+        if matcher.validate_tokens([token]) != 1 or not matcher.consume_token(token):
+            return False
+    return matcher.is_accepting()
 
 
 GOOD = [(family, transcript) for family in FAMILIES for transcript in family.good]
