@@ -15,10 +15,10 @@ def pools(
     threads: Threads = 0,
     steps: Annotated[str, typer.Option(help="Other step sizes of one engine to measure, comma-separated.")] = "128",
     streams: Annotated[int, typer.Option(min=1, help="Answers that run when the burst comes.")] = 8,
-    stream_tokens: Annotated[int, typer.Option(min=2, help="New tokens of each.")] = 400,
-    prompts: Annotated[int, typer.Option(min=1, help="Prompts of the burst.")] = 4,
+    stream_tokens: Annotated[int, typer.Option(min=2, help="New tokens of each.")] = 1000,
+    prompts: Annotated[int, typer.Option(min=1, help="Prompts of the burst.")] = 6,
     prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each.")] = 2048,
-    every: Annotated[float, typer.Option(min=0.01, help="Seconds between two prompts of the burst.")] = 1.0,
+    every: Annotated[float, typer.Option(min=0.01, help="Seconds between two prompts of the burst.")] = 1.5,
     trace: Annotated[
         Path | None,
         typer.Option(help="Replay this too: CSV with TIMESTAMP,ContextTokens,GeneratedTokens.", show_default=False),
