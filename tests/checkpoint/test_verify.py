@@ -1,7 +1,9 @@
 """Tampering of every kind is found before anything of the model is used, and the file is named."""
 
+import hashlib
 import os
 import shutil
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -235,3 +237,24 @@ def test_a_name_with_blanks_is_told_once(model):
     (model / "two words.txt").write_text("read me not")
     with pytest.raises(IntegrityError, match=r"two words\.txt has 11 bytes instead of 7$"):
         verify_model_integrity(model)
+
+
+def test_a_header_is_read_before_the_rest_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise nothing could be packed before all files have been read."""
+    path = tmp_path / "f"
+    path.write_bytes(bytes(3 * RANGE))
+    read, go_on = PrivateFile._read, threading.Event()
+
+    def slow(self: PrivateFile, at: int) -> None:
+        if at:
+            assert go_on.wait(30)
+        read(self, at)
+
+    monkeypatch.setattr(PrivateFile, "_read", slow)
+    with ThreadPoolExecutor(2) as pool:
+        file = PrivateFile(path, 3 * RANGE, pool)
+        assert file.buffer_to(100)[:100] == bytes(100)
+        assert not file.sha256.done()
+        go_on.set()
+        assert file.sha256.result() == hashlib.sha256(bytes(3 * RANGE)).hexdigest()
+        file.close()

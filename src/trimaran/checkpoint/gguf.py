@@ -121,8 +121,8 @@ _NUMBER, _COUNT, _TENSORS = "split.no", "split.count", "split.tensors.count"
 
 def _read(path: Path, file: OpenFile, number: int) -> _Part:
     cursor = Cursor(file)
-    if file.buffer[:4] != MAGIC:
-        raise CheckpointError(f"{path} is not a GGUF file: it starts with {file.buffer[:4]!r}")
+    if (magic := file.buffer_to(4)[:4]) != MAGIC:
+        raise CheckpointError(f"{path} is not a GGUF file: it starts with {magic!r}")
     cursor.pos = 4
     version = cursor.u32("version")
     if version not in VERSIONS:
@@ -135,7 +135,7 @@ def _read(path: Path, file: OpenFile, number: int) -> _Part:
     spans = _read_spans(cursor, metadata, tensors, number)
     check_spans(path, spans, 0, file.size)
     spans.sort(key=lambda span: span.offset)
-    return _Part(metadata, spans, hashlib.sha256(file.buffer[: cursor.pos]).digest())
+    return _Part(metadata, spans, hashlib.sha256(file.buffer_to(cursor.pos)[: cursor.pos]).digest())
 
 
 def _read_metadata(cursor: Cursor, keys: int) -> dict[str, Any]:

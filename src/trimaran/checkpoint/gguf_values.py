@@ -9,6 +9,7 @@ from trimaran.base.errors import CheckpointError
 from trimaran.checkpoint.mapping import OpenFile
 
 MAX_NAME = (1 << 16) - 1  # the format's limit for keys
+_AHEAD = 1 << 20  # bytes that are waited for beyond those that are needed
 MAX_DEPTH = 4  # arrays within arrays
 MAX_ITEMS = 1 << 24  # of one array; the largest vocabularies have about 2^18 tokens and twice as many merges
 
@@ -38,7 +39,8 @@ class Cursor:
 
     def __init__(self, file: OpenFile) -> None:
         self._file = file
-        self._buffer = file.buffer
+        self._buffer = file.buffer_to(0)
+        self._ready = 0  # bytes that have been waited for
         self.pos = 0
 
     def error(self, text: str) -> CheckpointError:
@@ -111,9 +113,13 @@ class Cursor:
         start = self.pos
         try:
             for _ in range(count):
+                if start + 8 > self._ready:
+                    self._wait(start + 8)
                 end = start + 8 + length_at(buffer, start)[0]
-                if end > size:
-                    raise self._cut_short(f"{what}, in a string of {end - start - 8} bytes")
+                if end > self._ready:
+                    if end > size:
+                        raise self._cut_short(f"{what}, in a string of {end - start - 8} bytes")
+                    self._wait(end)
                 strings.append(buffer[start + 8 : end].decode())
                 start = end
         except struct.error:
@@ -139,6 +145,13 @@ class Cursor:
     def _need(self, size: int, what: str) -> None:
         if self.pos + size > self._file.size:
             raise self._cut_short(what)
+        self._wait(self.pos + size)
+
+    def _wait(self, end: int) -> None:
+        """Until what lies before ``end``, and some more, has been read."""
+        if end > self._ready:
+            self._ready = min(end + _AHEAD, self._file.size)
+            self._file.buffer_to(self._ready)
 
     def _cut_short(self, what: str) -> CheckpointError:
         return self.error(f"the file ends within {what}: it is cut short ({self._file.size} bytes)")

@@ -23,6 +23,11 @@ class OpenFile(Protocol):
         """The file's bytes; slices are copies."""
         ...
 
+    def buffer_to(self, end: int) -> mmap.mmap:
+        """As ``buffer``, of which only what lies before ``end`` may be looked at: a file that is being read need not be
+        waited for."""
+        ...
+
     def view(self, offset: int, size: int) -> "Bytes":
         """``size`` bytes from ``offset`` on, without a copy. The view stays valid when the file is closed."""
         ...
@@ -57,6 +62,10 @@ class MappedFile:
     @property
     def buffer(self) -> mmap.mmap:
         """The file's bytes; slices are copies."""
+        return self._map
+
+    def buffer_to(self, end: int) -> mmap.mmap:  # noqa: ARG002, as in the protocol
+        """All of it may be looked at."""
         return self._map
 
     def view(self, offset: int, size: int) -> "Bytes":

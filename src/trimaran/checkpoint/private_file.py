@@ -47,6 +47,11 @@ class PrivateFile:
         self._wait(0, self.size)
         return self._map
 
+    def buffer_to(self, end: int) -> mmap.mmap:
+        """The bytes before ``end`` are there; waits for those alone."""
+        self._wait(0, min(end, self.size))
+        return self._map
+
     def view(self, offset: int, size: int) -> "Bytes":
         """``size`` bytes from ``offset`` on, without a copy."""
         assert 0 <= offset <= offset + size <= self.size, (self.path, offset, size)

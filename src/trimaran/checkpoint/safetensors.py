@@ -86,7 +86,7 @@ def _read_shard(file: OpenFile, number: int) -> tuple[list[TensorSpan], bytes]:
     path = file.path
     if file.size < 8:
         raise CheckpointError(f"{path} is too short for a safetensors file ({file.size} bytes)")
-    (length,) = struct.unpack("<Q", file.buffer[:8])
+    (length,) = struct.unpack("<Q", file.buffer_to(8)[:8])
     if length > MAX_HEADER:
         raise CheckpointError(
             f"{path} is not a safetensors file: its header would have {length} bytes (limit {MAX_HEADER})"
@@ -94,7 +94,7 @@ def _read_shard(file: OpenFile, number: int) -> tuple[list[TensorSpan], bytes]:
     start = 8 + length
     if start > file.size:
         raise CheckpointError(f"{path} is cut short: its header has {length} bytes, the file {file.size}")
-    header = file.buffer[8:start]
+    header = file.buffer_to(start)[8:start]
     entries = parse_object(header, f"{path}: the header")
     entries.pop("__metadata__", None)
     spans = [_read_entry(path, name, entry, number, start) for name, entry in entries.items()]
