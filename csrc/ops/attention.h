@@ -219,9 +219,10 @@ TRIMARAN_INLINE void with_pages(KvFormat format, int d, F&& f) {
     case kInt8:
       return f(IntPages<kInt8, kInt8>());
     case kInt4:
-      if (has_fine_keys(format, d)) return f(IntPages<kInt4, kInt4, false, true>());
+      if (d > kWideHead) return f(IntPages<kInt4, kInt4, false, true>());
       return f(IntPages<kInt4, kInt4>());
     case kInt8Int4:
+      if (d > kWideHead) return f(IntPages<kInt8, kInt4, false, true>());
       return f(IntPages<kInt8, kInt4>());
     case kFp8Static:
       return f(FloatPages<E4m3, true>());

@@ -19,9 +19,8 @@
 // is clipped; a key or value that is not finite makes the first number of its key -128, which none is otherwise.
 namespace trimaran::TRIMARAN_ISA {
 
-template <KvFormat Keys, KvFormat Values, bool Static = false, bool Fine = false>
+template <KvFormat Keys, KvFormat Values, bool Static = false, bool Wide = false>
 struct IntPages {
-  static_assert(!Fine || Keys == KvFormat::kInt4);
   static_assert(!Static || (Keys == KvFormat::kInt8 && Values == KvFormat::kInt8));
   static constexpr int kRows = kIntRows;  // that are reduced together
   struct Terms {                          // of a query, beside its integers
@@ -49,7 +48,7 @@ struct IntPages {
     } else if constexpr (Keys == KvFormat::kInt8) {
       const Rounded key = round_vector(k, d, q);
       key_scale = key.scale, finite = key.finite;
-    } else if constexpr (Fine) {
+    } else if constexpr (kFine) {
       finite = round_fine_groups(k, d, q, scales, token);
     } else {
       finite = round_groups(k, d, q, reinterpret_cast<uint16_t*>(scales) + token, kTileTokens);
@@ -92,7 +91,7 @@ struct IntPages {
     if constexpr (Keys == KvFormat::kInt8) {
       reinterpret_cast<float*>(scales)[token] = finite ? key_scale : __builtin_nanf("");
     } else if (!finite) {
-      reinterpret_cast<uint16_t*>(Fine ? fine_units(scales, d) : scales)[token] = to_bf16(__builtin_nanf(""));
+      reinterpret_cast<uint16_t*>(kFine ? fine_units(scales, d) : scales)[token] = to_bf16(__builtin_nanf(""));
     }
   }
 
@@ -109,7 +108,7 @@ struct IntPages {
           for (int j = 0; j < 4; j++) keys[i + j] = float(int(codes[j]) - 128) * scale;
         } else {
           float scale, minimum;
-          if constexpr (Fine) {
+          if constexpr (kFine) {
             const uint8_t* term = fine_terms(key_scales, t, i);
             const auto* units = reinterpret_cast<const uint16_t*>(fine_units(key_scales, d)) + t;
             scale = float(term[0]) * from_bf16(units[0]);
@@ -175,30 +174,34 @@ struct IntPages {
       for (const uint8_t* line = b.next[t]; line < end; line += kLine) prefetch(line);
     }
     find_largest<R>(b, scratch.scores, out);
-    const int width = group_width(d);
     float most[R];
     weigh_scores<R>(b, scratch.scores, out, most, [&](int t, F16 w) TRIMARAN_BODY {
-      return Static || width < d ? w : mul(w, load_value_scales(b.tile[t], d, 0));
+      if constexpr (Static || kManyScales) return w;
+      return mul(w, load_value_scales(b.tile[t], d, 0));
     });
-    for (int first = 0, group = 0; first < d; first += width, group++) {
-      const float* scaled = scratch.scores;
-      if (width < d) scaled = scale_weights<R>(b, d, group, scratch, most);
+    const auto gather = [&](int i, int end, const float* scaled) TRIMARAN_BODY {
       Rounding rounding[R];
       round_weights<R, Values == KvFormat::kInt4>(b, scaled, most, scratch.weights, rounding);
-      const int end = smaller(d, first + width);
-      int i = first;
       for (; i + 16 * kAtOnce <= end; i += 16 * kAtOnce) weigh<R, kAtOnce>(b, scratch.weights, rounding, d, i, out.o);
       for (; i < end; i += 16) weigh<R, 1>(b, scratch.weights, rounding, d, i, out.o);
+    };
+    if constexpr (!kManyScales) {
+      gather(0, d, scratch.scores);
+    } else {
+      for (int i = 0; i < d; i += kValueGroup) {
+        gather(i, smaller(d, i + kValueGroup), scale_weights<R>(b, d, i / kValueGroup, scratch, most));
+      }
     }
   }
 
  private:
-  static constexpr int kLine = 64;                              // bytes of a vector
-  static constexpr int kKeyGroup = Fine ? kFineGroup : kGroup;  // dimensions of an int4 key that share a scale
+  static constexpr bool kFine = Wide && Keys == KvFormat::kInt4, kManyScales = Wide && Values == KvFormat::kInt4;
+  static constexpr int kLine = 64;                               // bytes of a vector
+  static constexpr int kKeyGroup = kFine ? kFineGroup : kGroup;  // dimensions of an int4 key that share a scale
   static constexpr int kKeyDims = Keys == KvFormat::kInt8 ? 4 : 8, kValueDims = Values == KvFormat::kInt8 ? 4 : 8;
 
   // Dimensions of a value that share a scale.
-  TRIMARAN_INLINE static int group_width(int d) { return Values == KvFormat::kInt4 ? value_group(d) : d; }
+  TRIMARAN_INLINE static int group_width(int d) { return kManyScales ? kValueGroup : d; }
 
   // Sums of a query's integers in each group, [rows][groups]; the integers leave so much room beside them.
   TRIMARAN_INLINE static float* group_sums(float* queries, int d) { return queries + kUnitRows * d / 2; }
@@ -225,7 +228,7 @@ struct IntPages {
 
   // Scales and minima of 16 tokens' int4 keys in group g.
   TRIMARAN_INLINE static void load_key_terms(const uint8_t* terms, int d, int g, F16& scale, F16& minimum) {
-    if constexpr (Fine) {
+    if constexpr (kFine) {
       const Bytes both = load_bytes(fine_terms(terms, 0, g / 2 * kGroup));
       const auto* units = reinterpret_cast<const uint16_t*>(fine_units(terms, d));
       scale = g % 2 ? byte_to_float<2>(both) : byte_to_float<0>(both);
