@@ -1,5 +1,5 @@
 import pytest
-from jinja2 import TemplateError
+from jinja2 import TemplateError, nodes
 from jinja2.exceptions import SecurityError
 
 from trimaran.base.errors import CheckpointError
@@ -215,3 +215,16 @@ def test_time_has_a_limit(monkeypatch, source):
     monkeypatch.setattr(sandbox, "MAX_SECONDS", 0.01)
     with pytest.raises(TemplateRefusedError, match="seconds"):
         render(source, x=[1])
+
+
+def test_compiling_looks_at_each_expression_once(monkeypatch):
+    """Not again for each expression around it: some hundred signs before a name took seconds."""
+    looks, as_const = [], nodes.Neg.as_const
+
+    def counted(node, context=None):
+        looks.append(node)
+        return as_const(node, context)
+
+    monkeypatch.setattr(nodes.Neg, "as_const", counted)
+    TemplateCode.of("{{ " + "-" * 50 + "x }}")
+    assert len(looks) <= 100

@@ -34,7 +34,12 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
     literal = staticmethod(literal)
 
     def __init__(self) -> None:
-        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[LoopControlExtension, _GenerationBlock])
+        super().__init__(
+            trim_blocks=True,
+            lstrip_blocks=True,
+            extensions=[LoopControlExtension, _GenerationBlock],
+            optimized=False,  # to fold constants takes time that grows with the square of their nesting, at least
+        )
         self.filters["tojson"] = _tojson
         self.filters["join"] = _join
         self.filters["safe"] = _safe
