@@ -12,50 +12,19 @@ from dataclasses import asdict, dataclass
 from msgspec import structs
 
 from trimaran.base.errors import NumericsError, PageIntegrityError, TrimaranError
-from trimaran.base.failures import failure_of
-from trimaran.base.formats import CacheGroup
 from trimaran.base.messages import (
     Beat,
-    FinishReason,
     FromEngine,
-    Started,
     Submit,
     Token,
     Tokens,
 )
-from trimaran.engine.cache import KVCache
-from trimaran.engine.choosing import Choosing, Question
-from trimaran.engine.constraints.constraints import Constraints
+from trimaran.engine.choosing import Question
 from trimaran.engine.constraints.matcher import Matcher
-from trimaran.engine.constraints.tokens import TokenTable
-from trimaran.engine.faults import PageFaults
-from trimaran.engine.handover import Handover
-from trimaran.engine.leases import Leases
-from trimaran.engine.limits import SchedulerLimits
-from trimaran.engine.parking import Parking
+from trimaran.engine.ledger import NOT_FINITE, NOT_ITS_OWN, Counters, Ledger
 from trimaran.engine.plan import StepPlan
-from trimaran.engine.request import Look, Reception, Request
-from trimaran.engine.runner import Runner
-from trimaran.engine.sampling import Sampling
-from trimaran.engine.scheduler import Scheduler
-from trimaran.engine.sequence import Sequence
-from trimaran.kernels.page_tags import PageFault
-from trimaran.kernels.step import Executor, StepOutputs
-
-_NOT_ITS_OWN = "a page of this request's cache was not its own; the request was ended, try again"
-_NOT_FINITE = "the model's logits for this request are not finite"
-
-
-@dataclass(slots=True)
-class _Counters:  # named as in ``Beat``
-    steps: int = 0
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    generated_tokens: int = 0
-    drafted_tokens: int = 0
-    accepted_tokens: int = 0
-    step_seconds: float = 0.0
-    executor_seconds: float = 0.0
+from trimaran.engine.request import Look, Request
+from trimaran.kernels.step import StepOutputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +36,7 @@ class _Running:
     question: Question
 
 
-class Engine:
+class Engine(Ledger):
     """Runs requests in one thread: ``submit`` and ``cancel`` between steps, ``step`` for the messages they cause.
 
     Sequences, pages and page tables change only while no step is running; ``submit`` touches none of them. Sequences
@@ -75,94 +44,8 @@ class Engine:
     that filled it has returned, and given back, where a window has passed it, only after the step that did so has.
     """
 
-    def __init__(
-        self,
-        executor: Executor,
-        groups: tuple[CacheGroup, ...],
-        limits: SchedulerLimits,
-        *,
-        info: Started,
-        eos_ids: frozenset[int],
-        identity: bytes,
-        prefix_caching: bool = True,
-        seed: int | None = None,
-        overlap: bool = True,
-        parking: bool = False,
-        token_table: Callable[[], TokenTable] | None = None,
-        draft_tokens: int = 0,
-    ) -> None:
-        """``groups`` are those of the executor's program, ``identity`` names what cached pages mean (``prefix.py``).
-
-        ``seed`` makes unseeded requests repeatable; ``overlap`` chooses between the two loops (``step``). ``parking``:
-        what gives up its pages is copied and not computed again. ``token_table`` reads the vocabulary when a request
-        first comes with a grammar; without, such are refused. ``draft_tokens``: see ``drafts.py``; 0: none.
-        """
-        self.info = info
-        self._limits = limits
-        self._at_close: list[Callable[[], None]] = []
-        self._executor = executor
-        windows = tuple(group.window for group in groups)
-        self._cache = KVCache(
-            windows,
-            executor.num_pages,
-            limits,
-            identity,
-            prefix_caching=prefix_caching,
-            page_tags=executor.page_tags,
-        )
-        self._faults = PageFaults(self._cache.groups)
-        self.leases = Leases(self._cache.groups)
-        self.handover = Handover(executor, self._cache.groups, self.leases, self._faults)
-        parked = Parking(executor, self._cache, self.handover) if parking else None
-        self._scheduler = Scheduler(limits, self._cache, parked)
-        self.runner = Runner(
-            executor,
-            self._cache.tables,
-            self._cache.expected,
-            windows,
-            max_sequences=limits.max_num_seqs,
-            max_rows=limits.max_num_batched_tokens,
-        )
-        self._overlap = overlap
-        self._running: _Running | None = None
-        self._stirred = True  # since the last time that there was no step to plan
-        self._since: float | None = None  # until when the time of steps is accounted for; None while idle
-        sampling = Sampling(executor, info.vocab)
-        self._reception = Reception(
-            sampling,
-            vocab=info.vocab,
-            context=limits.context,
-            eos_ids=eos_ids,
-            seed=seed,
-            draft_tokens=draft_tokens,
-        )
-        self._drafts = draft_tokens > 0
-        self.constraints = Constraints(info.vocab, limits.max_num_seqs, executor.threads, token_table)
-        self.choosing = Choosing(sampling, self.constraints)
-        self._requests: dict[str, Request] = {}
-        self._given_up: TrimaranError | None = None
-        self._outbox: list[FromEngine] = []
-        self._counters = _Counters()
-
-    @property
-    def executor(self) -> Executor:
-        """What runs the steps."""
-        return self._executor
-
-    @property
-    def cache(self) -> KVCache:
-        """The books of all pages, for those who look into a live engine; they change only between two steps."""
-        return self._cache
-
-    @property
-    def sequences(self) -> list[Sequence]:
-        """All requests' sequences, in the order in which they came."""
-        return [request.sequence for request in self._requests.values()]
-
-    @property
-    def slots(self) -> int:
-        """Most sequences that have pages at once."""
-        return self._limits.max_num_seqs
+    _running: _Running | None = None
+    _since: float | None = None  # until when the time of steps is accounted for; None while idle
 
     @property
     def idle(self) -> bool:
@@ -263,7 +146,7 @@ class Engine:
 
     def forget_counts(self) -> None:
         """Counts from zero again, as if nothing had run."""
-        self._counters = _Counters()
+        self._counters = Counters()
 
     def at_close(self, callback: Callable[[], None]) -> None:
         """Has ``callback`` called once, before the executor's memory goes."""
@@ -287,7 +170,7 @@ class Engine:
             self._draft()
         plan = self._scheduler.schedule()
         for sequence in plan.spoilt:
-            self._fail(self._requests[sequence.id], PageIntegrityError(_NOT_ITS_OWN))
+            self._fail(self._requests[sequence.id], PageIntegrityError(NOT_ITS_OWN))
         self._stirred = bool(plan.chunks)
         if plan.chunks:
             question = self.choosing.ask(
@@ -336,7 +219,7 @@ class Engine:
                 self._commit_draft(request, chunk.draft, [token, *drafted])
                 continue
             if chunk.samples and token is None:
-                self._fail(request, NumericsError(_NOT_FINITE))
+                self._fail(request, NumericsError(NOT_FINITE))
                 continue
             sequence.advance(chunk.rows)
             if sequence.computed >= sequence.due:
@@ -377,84 +260,4 @@ class Engine:
         if said is not None:
             self._outbox.append(structs.replace(said, tokens=taken))
         if token is None:
-            self._fail(request, NumericsError(_NOT_FINITE))
-
-    def _add(self, request: Request) -> None:
-        """Queues a request, which waits for its constraint first if it has one."""
-        if self._given_up is not None:
-            raise self._given_up
-        sequence = request.sequence
-        grammar = sequence.sampling.grammar
-        self._scheduler.add(sequence, held=grammar is not None)
-        self._requests[sequence.id] = request
-        self._stirred = True
-        if grammar is not None:
-            self.constraints.prepare(sequence.id, grammar, sequence.tokens.tolist())
-
-    def _expect(self, sequence: Sequence) -> None:
-        """The sequence has got pages, which are filled from outside."""
-        raise AssertionError(f"an engine of no pool computes every sequence itself: {sequence}")
-
-    def _accept(self, request: Request, token: Token) -> FromEngine | None:
-        """Takes a token over; what to say of it."""
-        sequence = request.sequence
-        total = len(sequence.tokens)
-        self._counters.generated_tokens += 1
-        if total == sequence.prompt_length:
-            self._count_prompt(sequence)
-        if token.id in request.stops:
-            return self._end(request, [], "stop", stopped_by=token.id)
-        sequence.append(token.id)
-        if request.matcher is not None and request.matcher.finished:
-            return self._end(request, [token], "stop")
-        if total + 1 == request.last:
-            return self._end(request, [token], "length")
-        return Tokens(sequence.id, [token], None, None, sequence.cached or 0)
-
-    def _count_prompt(self, sequence: Sequence) -> None:
-        self._counters.prompt_tokens += sequence.prompt_length
-        self._counters.cached_tokens += sequence.cached or 0
-
-    def _end(
-        self, request: Request, tokens: list[Token], finish: FinishReason, stopped_by: int | None = None
-    ) -> Tokens:
-        sequence = request.sequence
-        self._drop(request)
-        return Tokens(sequence.id, tokens, finish=finish, stopped_by=stopped_by, cached=sequence.cached or 0)
-
-    def _fail(self, request: Request, error: TrimaranError) -> None:
-        self._cache.prefix.forget(request.sequence)
-        self._drop(request)
-        self._outbox.append(failure_of(request.sequence.id, error))
-
-    def _faults_of(self, plan: StepPlan) -> dict[Sequence, list[PageFault]]:
-        """What was wrong with the pages of the step's sequences, while everything is as it was then."""
-        faulty: dict[Sequence, list[PageFault]] = {}
-        for fault in self.runner.faults():
-            faulty.setdefault(plan.chunks[fault.sequence].sequence, []).append(fault)
-        return faulty
-
-    def _abandon(self, request: Request, faults: list[PageFault]) -> None:
-        """Ends a request whose pages were not its own; those that nobody else holds are not used again."""
-        doubtful = self._faults.note(request.sequence, faults)
-        self._drop(request)
-        self._quarantine(doubtful)
-        self._outbox.append(failure_of(request.sequence.id, PageIntegrityError(_NOT_ITS_OWN)))
-
-    def _quarantine(self, doubtful: set[tuple[int, int]]) -> None:
-        if doubtful:
-            self._faults.quarantine(doubtful, self.sequences, self.leases.pages())
-
-    def _settle_books(self) -> None:
-        self._quarantine(self._faults.lost())
-        if not self._requests and not self.leases:
-            assert self._cache.unused, "pages were lost"
-
-    def _drop(self, request: Request) -> None:
-        if request.look is not None:
-            self._cache.prefix.forget(request.sequence)
-        self._scheduler.remove(request.sequence)
-        self.constraints.forget(request.sequence.id)
-        del self._requests[request.sequence.id]
-        self._stirred = True
-        self._quarantine(self._faults.lost())
+            self._fail(request, NumericsError(NOT_FINITE))
