@@ -29,16 +29,14 @@ from trimaran.engine.phases import Phases
 from trimaran.engine.prefilling import PrefillEngine
 from trimaran.engine.sizing import Sizes, kv_format_beside, resolve_sizes
 from trimaran.kernels.null import NullExecutor
-from trimaran.kernels.open import EXECUTORS, open_executor
+from trimaran.kernels.open import EXECUTORS, checked, open_executor
 from trimaran.kernels.program import Program
 from trimaran.kernels.step import Executor, ExecutorOptions
-from trimaran.kernels.weights import Weight
+from trimaran.kernels.weights import Weight, describe_formats
 from trimaran.kernels.wide_layers import describe_pages, keep_wide
 
 if TYPE_CHECKING:
-    from trimaran.checkpoint import Checkpoint
     from trimaran.engine.packed import FoundPack, PackKeeper
-    from trimaran.models.config import EncoderConfig
 
 log = logging.getLogger(__name__)
 
@@ -130,9 +128,9 @@ def _load_packed(config: EngineConfig, found: "FoundPack", phases: Phases) -> En
         program, options, sizes = _size(config, program, found.weights)
         executor = NativeExecutor(program, found.weights, options, found.packed)
         phases.lap("map")
-        _check(found.check, executor)
+        checked(found.check, executor)
         phases.lap("hash")
-    eos_ids, weight_format = found.model.eos_ids, _describe(found.weights)
+    eos_ids, weight_format = found.model.eos_ids, describe_formats(found.weights)
     loaded = _Loaded(
         executor, program, sizes, eos_ids, weight_format, found.digest, found.sampled, verified=found.verified
     )
@@ -157,17 +155,19 @@ def _load_files(config: EngineConfig, keeper: "PackKeeper | None", phases: Phase
         weights = load_weights(checkpoint, model, program, config.weight_format)
         phases.lap("read")
         if model.encoder is not None:
-            return _load_encoder(config, checkpoint, model.encoder, program, weights, phases)
+            from trimaran.engine.load_encoder import load_encoder
+
+            return load_encoder(config, checkpoint, model.encoder, program, weights, phases)
         program, options, sizes = _size(config, program, weights)
         scales = scales_for(options.kv_format, checkpoint, program, config.kv_cache_scales)
         if config.export_format not in (None, options.kv_format):
             scales += scales_for(config.export_format, checkpoint, program, config.kv_cache_scales)
         executor = open_executor(config.executor, program, weights, replace(options, kv_scales=scales))
-        weight_format, shapes = _describe(weights), shapes_of(weights)
+        weight_format, shapes = describe_formats(weights), shapes_of(weights)
         del weights  # views of the mapped file; the executor has its own copy
         checkpoint.release()
         phases.lap("pack")
-        _check(checkpoint.verify, executor)
+        checked(checkpoint.verify, executor)
         digest, sampled, verified = checkpoint.digest, checkpoint.sampled, checkpoint.verified
         phases.lap("hash")
     loaded = _Loaded(executor, program, sizes, model.eos_ids, weight_format, digest, sampled, verified=verified)
@@ -186,86 +186,6 @@ def _size(
     kv_format = config.kv_format or kv_format_beside(weights, config.activations, program.groups)
     sizes = resolve_sizes(config, program.groups, kv_format, program.context, available_memory())
     return replace(program, context=sizes.context), _options(config, sizes), sizes
-
-
-def _load_encoder(
-    config: EngineConfig,
-    checkpoint: "Checkpoint",
-    encoder: "EncoderConfig",
-    program: Program,
-    weights: dict[str, Weight],
-    phases: Phases,
-) -> Encoder:
-    """Pages hold the keys and values of one step, as they are; what is said about caches is for decoders."""
-    if config.role != "both":
-        raise ConfigError("an encoder has no pools of prefill and decode: it reads a text in one step")
-    max_rows, max_texts = max(config.max_num_batched_tokens, program.context), config.max_num_seqs
-    options = ExecutorOptions(
-        kv_format=KVFormat.FP32,
-        activations=config.activations,
-        num_pages=1 + max_rows // config.page_size + max_texts,
-        page_size=config.page_size,
-        page_tags=False,
-        max_rows=max_rows,
-        max_sequences=max_texts,
-        threads=config.threads,
-        pin_threads=config.pin_threads,
-    )
-    executor = open_executor(config.executor, program, weights, options)
-    weight_format = _describe(weights)
-    weights.clear()  # views of the mapped file; the executor has its own copy
-    checkpoint.release()
-    phases.lap("pack")
-    _check(checkpoint.verify, executor)
-    phases.lap("hash")
-    info = Started(
-        model=config.served_name or Path(config.model).stem,
-        digest=checkpoint.digest,
-        context=program.context,
-        vocab=program.vocab,
-        weight_format=weight_format,
-        kv_format="none",
-        executor=executor.name,
-        isa=executor.isa,
-        threads=executor.threads,
-        pages=[],
-        page_size=config.page_size,
-        weight_bytes=executor.weight_bytes,
-        kv_bytes=executor.kv_bytes,
-        identity=checkpoint.digest,
-        embedding_width=program.result,
-    )
-    engine = Encoder(
-        executor,
-        info,
-        max_rows=max_rows,
-        max_texts=max_texts,
-        max_waiting=config.max_waiting,
-        normalised=encoder.normalised,
-    )
-    try:
-        engine.warm_up()
-        phases.lap("warm-up")
-        if config.canary_interval:
-            meaning = (info.digest, weight_format, config.activations, executor.name, executor.isa, "vectors")
-            verified = checkpoint.verified and executor.name == "native"
-            known = KnownAnswer("\0".join(map(str, meaning)).encode()) if verified else None
-            info = structs.replace(info, canary=prove(engine, known))
-            phases.lap("canary")
-        engine.info = structs.replace(info, phases=dict(phases.seconds))
-    except BaseException:
-        engine.close()
-        raise
-    return engine
-
-
-def _check(verify: Callable[[], None], executor: Executor) -> None:
-    """Waits for the hashes of the bytes that the executor holds; frees it if they are wrong."""
-    try:
-        verify()
-    except BaseException:
-        executor.close()
-        raise
 
 
 def _options(config: EngineConfig, sizes: Sizes) -> ExecutorOptions:
@@ -365,12 +285,3 @@ def _warm_up(engine: Engine) -> None:
     for message in messages:
         if isinstance(message, Failed):
             raise NumericsError(f"the model cannot produce a token: {message.message}")
-
-
-def _describe(weights: Mapping[str, Weight]) -> str:
-    """The formats of the matrices, the most bytes first, such as ``int4z+int8``."""
-    sizes: dict[str, int] = {}
-    for weight in weights.values():
-        if len(weight.shape) == 2:
-            sizes[weight.fmt] = sizes.get(weight.fmt, 0) + weight.data.nbytes
-    return "+".join(sorted(sizes, key=lambda fmt: -sizes[fmt]))

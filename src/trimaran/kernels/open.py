@@ -36,3 +36,12 @@ def open_executor(name: str, program: Program, weights: Mapping[str, Weight], op
     if name not in EXECUTORS:
         raise ConfigError(f"unknown executor {name!r}; choose one of {', '.join(EXECUTORS)}")
     return EXECUTORS[name](program, weights, options)
+
+
+def checked(verify: Callable[[], None], executor: Executor) -> None:
+    """Waits for the hashes of the bytes that the executor holds; frees it if they are wrong."""
+    try:
+        verify()
+    except BaseException:
+        executor.close()
+        raise

@@ -1,5 +1,6 @@
 """Weights as executors receive them: one canonical array form per format, independent of any packed layout."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,3 +75,12 @@ def least_bytes(weight: Weight, *, head: bool) -> int:
 def touched_experts(experts: int, top_k: int, rows: int) -> float:
     """How many of ``experts`` some of ``rows`` rows are expected to go to, where each goes to any ``top_k`` alike."""
     return experts * (1 - (1 - top_k / experts) ** rows)
+
+
+def describe_formats(weights: Mapping[str, Weight]) -> str:
+    """The formats of the matrices, the most bytes first, such as ``int4z+int8``."""
+    sizes: dict[str, int] = {}
+    for weight in weights.values():
+        if len(weight.shape) == 2:
+            sizes[weight.fmt] = sizes.get(weight.fmt, 0) + weight.data.nbytes
+    return "+".join(sorted(sizes, key=lambda fmt: -sizes[fmt]))
