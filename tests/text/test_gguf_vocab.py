@@ -1,6 +1,7 @@
 import pytest
 
 from trimaran.base.errors import CheckpointError, UnsupportedError
+from trimaran.text.byte_level import ALPHABET
 from trimaran.text.gguf_vocab import read_gguf_vocab
 from trimaran.text.tokenizer import Tokenizer
 
@@ -90,6 +91,13 @@ def test_other_kinds_are_refused_by_name(vocab, kind):
 def test_damage_is_named(vocab, changes, text):
     with pytest.raises(CheckpointError, match=text):
         read_gguf_vocab(vocab(**changes))
+
+
+def test_a_panic_of_the_library_is_a_damaged_file(vocab):
+    tokens = [*ALPHABET, "he", "ll", "Ġw"]
+    metadata = vocab(tokens=tokens, token_type=[1] * len(tokens), merges=["h e", "l l", "he ll", "Ġ w"])
+    with pytest.raises(CheckpointError, match="do not fit together"):
+        read_gguf_vocab(metadata)
 
 
 def test_markers_called_user_defined_steer_but_show(vocab):

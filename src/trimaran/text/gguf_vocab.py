@@ -98,8 +98,10 @@ def _byte_level(tokens: _Tokens) -> Vocabulary:
         merges = [(left, right) for left, _, right in (merge.partition(" ") for merge in written)]
     try:
         core = tokenizers.Tokenizer(BPE(vocab=vocab, merges=merges, ignore_merges=cutting.whole_words))
-    except Exception as error:  # what the library raises is not typed
-        raise CheckpointError(f"the file's vocabulary and merges do not fit together: {error}") from error
+    except BaseException as error:  # what the library raises is not typed, and its panics are no exceptions
+        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+            raise CheckpointError(f"the file's vocabulary and merges do not fit together: {error}") from error
+        raise
     if cutting.nfc:
         core.normalizer = NFC()
     core.pre_tokenizer = cutting.pre_tokenizer()
