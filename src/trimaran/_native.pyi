@@ -1,4 +1,4 @@
-"""Types of the compiled module; ``csrc/bind.cpp`` registers it."""
+"""Types of the compiled module; ``csrc/bind*.cpp`` register it."""
 
 from collections.abc import Sequence
 
