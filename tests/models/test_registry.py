@@ -15,7 +15,7 @@ from .tiny_files import InMemory, open_tiny
     ("kind", "metadata", "message"),
     [
         ("gguf", {"general.architecture": "qwen9"}, "architecture 'qwen9' is not supported; supported are llama"),
-        ("safetensors", {"architectures": ["BertModel"]}, "'BertModel' is not supported; supported are Llama"),
+        ("safetensors", {"architectures": ["RobertaModel"]}, "'RobertaModel' is not supported; supported are Llama"),
     ],
 )
 def test_unknown_architectures(kind: str, metadata: dict[str, Any], message: str) -> None:

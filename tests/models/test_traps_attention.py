@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from trimaran.kernels import reference_ops
 from trimaran.kernels.program import Attention, Embed, Glu, HeadNorm
@@ -22,7 +23,7 @@ def rope(**changes: Any) -> Spring:
 
 
 def scaling(**changes: Any) -> Spring:
-    return config(rope=lambda cfg: replace(cfg.rope, scaling=replace(cfg.rope.scaling, **changes)))
+    return config(rope=lambda cfg: replace(cfg.rope, scaling=structs.replace(cfg.rope.scaling, **changes)))
 
 
 def window(by: int) -> Spring:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from trimaran.kernels import reference_latent, reference_ops
 from trimaran.kernels.program import LatentAttention, Op, RmsNorm, SelectTokens
@@ -98,7 +99,7 @@ def no_mscale(cfg: Any) -> float:
 
 def yarn_on_cosines(cfg: Any) -> Any:
     scaling = cfg.rope.scaling
-    return replace(cfg.rope, scaling=replace(scaling, magnitude=0.1 * math.log(scaling.factor) + 1))
+    return replace(cfg.rope, scaling=structs.replace(scaling, magnitude=0.1 * math.log(scaling.factor) + 1))
 
 
 def indexer(**changes: Any) -> Any:

@@ -19,8 +19,16 @@ def connect(server: Running) -> socket.socket:
 
 
 def ask(raw: socket.socket, path: str) -> bytes:
+    """The whole answer, which may come in pieces."""
     raw.sendall(f"GET {path} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
-    return raw.recv(65536)
+    answer = raw.recv(65536)
+    while b"\r\n\r\n" not in answer:
+        answer += raw.recv(65536)
+    head, _, body = answer.partition(b"\r\n\r\n")
+    length = next(int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.startswith(b"content-length:"))
+    while len(body) < length:
+        body += raw.recv(65536)
+    return head + b"\r\n\r\n" + body
 
 
 def test_too_many_get_503_but_probes_are_answered(byte_model, monkeypatch):
