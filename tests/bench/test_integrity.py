@@ -43,10 +43,17 @@ def test_the_interval_narrows_with_pairs():
     assert not changes_of(LEAST_PAIRS - 1, 0.0).narrow
 
 
-def test_growth_is_that_of_the_95th_percentile_of_all_gaps():
+def test_growth_is_that_of_the_95th_percentile():
     growth, half = changes_of(50, 0.0, growth=0.04).growth
     assert growth == pytest.approx(0.04)
     assert half < WIDE
+
+
+def test_a_burst_of_slow_steps_is_not_taken_for_growth():
+    changes = changes_of(50, 0.0)
+    changes.gaps_on[7] = changes.gaps_on[7] * 9
+    assert changes.growth == pytest.approx((0.0, 0.0))
+    assert not changes_of(LEAST_PAIRS, 0.0).narrow, "all its pairs are two blocks"
 
 
 def test_the_table_says_when_time_ran_out():
