@@ -99,6 +99,22 @@ class Canary:
         return [Deviated(_CAUSE, expected=self._answer, found=found), *_withheld(unsent, error)]
 
 
+class Unwatched:
+    """In a canary's place where none runs."""
+
+    def __init__(self, engine: Engine | Encoder) -> None:
+        self._engine = engine
+
+    def turn(self, now: float) -> None:
+        pass
+
+    def sift(self, messages: list[FromEngine]) -> list[FromEngine]:
+        return messages
+
+    def stats(self) -> Beat:
+        return self._engine.stats()
+
+
 def _withheld(messages: list[FromEngine], error: CanaryError) -> Iterator[FromEngine]:
     """Without what answers say; those that are complete end with ``error`` like the others."""
     for message in messages:

@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING
 from trimaran.base.errors import EngineDiedError, RequestError, TrimaranError
 from trimaran.base.failures import failure_of
 from trimaran.base.messages import BEAT_SECONDS, Cancel, Embed, FromEngine, Stop, Submit, ToEngine
+from trimaran.engine.canary import Canary, Unwatched
 from trimaran.engine.encoder import Encoder
 
 if TYPE_CHECKING:
-    from trimaran.engine.canary import Canary
     from trimaran.engine.worker import Channel, Stopping
 
 
-def serve_encoder(encoder: Encoder, channel: "Channel", stopping: "Stopping", canary: "Canary | None" = None) -> None:
+def serve_encoder(encoder: Encoder, channel: "Channel", stopping: "Stopping", canary: Canary | None = None) -> None:
     """Finish a step, receive, start the next one, send, until asked to stop and done with what runs."""
+    watch = canary or Unwatched(encoder)
     channel.send([encoder.info])
     beat = time.monotonic()
     while stopping.at is None or not encoder.idle:
@@ -23,11 +24,11 @@ def serve_encoder(encoder: Encoder, channel: "Channel", stopping: "Stopping", ca
             encoder.cancel_all()
         wait = max(0.0, beat - time.monotonic()) if encoder.idle else 0.0
         replies = [reply for message in channel.receive(wait) if (reply := _take(encoder, message, stopping))]
-        if canary is not None and stopping.at is None:
-            canary.turn(time.monotonic())
-        replies += encoder.step() if canary is None else canary.sift(encoder.step())
+        if stopping.at is None:
+            watch.turn(time.monotonic())
+        replies += watch.sift(encoder.step())
         if time.monotonic() >= beat:
-            replies.append(encoder.stats() if canary is None else canary.stats())
+            replies.append(watch.stats())
             beat = time.monotonic() + BEAT_SECONDS
         if replies:
             channel.send(replies)

@@ -36,7 +36,7 @@ from trimaran.base.messages import (
     ToEngine,
     ToEngineBatch,
 )
-from trimaran.engine.canary import Canary
+from trimaran.engine.canary import Canary, Unwatched
 from trimaran.engine.config import EngineConfig
 from trimaran.engine.encoder import Encoder
 from trimaran.engine.encoder_loop import serve_encoder
@@ -141,6 +141,7 @@ def serve(
 ) -> None:
     """Finish a step, receive, start the next one, send, until asked to stop and done with what runs."""
     role = role or Alone(engine)
+    watch = canary or Unwatched(engine)
     channel.send([engine.info])
     beat = time.monotonic()
     while stopping.at is None or not engine.idle:
@@ -153,14 +154,11 @@ def serve(
         arrived = channel.receive(wait, role.filenos() if rests else ())
         replies = [reply for message in arrived if (reply := take(engine, message, stopping, role))]
         replies += role.turn()
-        if canary is None:
-            replies += engine.step()
-        else:
-            if stopping.at is None:
-                canary.turn(time.monotonic())
-            replies += canary.sift(engine.step())
+        if stopping.at is None:
+            watch.turn(time.monotonic())
+        replies += watch.sift(engine.step())
         if time.monotonic() >= beat:
-            replies.append(role.told(engine.stats() if canary is None else canary.stats()))
+            replies.append(role.told(watch.stats()))
             beat = time.monotonic() + BEAT_SECONDS
         if replies:
             channel.send(replies)
