@@ -74,8 +74,10 @@ class Changes:
 
     @property
     def narrow(self) -> bool:
-        enough = self.slower and min(len(self.slower), len(self._blocks)) >= LEAST_PAIRS
-        return bool(enough) and self.loss[1] <= WIDE and self.growth[1] <= WIDE
+        if len(self.slower) < LEAST_PAIRS or self.loss[1] > WIDE:
+            return False
+        blocks = self._blocks
+        return len(blocks) >= LEAST_PAIRS and _median(blocks)[1] <= WIDE
 
 
 @dataclass
