@@ -1,9 +1,11 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from trimaran.checkpoint import patience
+from trimaran.checkpoint.http_client import open_client
 
 from .fake_web import FakeWeb, serve
 
@@ -29,3 +31,17 @@ def web(cache_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeWeb]:
     monkeypatch.setattr(patience, "FIRST_PAUSE", 0.001)
     with serve() as server:
         yield server
+
+
+@pytest.fixture
+def client() -> Iterator[httpx.Client]:
+    with open_client() as client:
+        yield client
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    """Where a download goes: alone in its folder."""
+    folder = tmp_path / "target"
+    folder.mkdir()
+    return folder / "file"

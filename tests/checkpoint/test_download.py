@@ -1,6 +1,5 @@
 import hashlib
 from collections import namedtuple
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -10,29 +9,12 @@ from trimaran.base.errors import SourceError
 from trimaran.checkpoint import disk_space, patience
 from trimaran.checkpoint import fetch as module
 from trimaran.checkpoint.download import Remote, download
-from trimaran.checkpoint.http_client import open_client
 
 from .fake_web import FakeWeb, Page
+from .folders import left
 
 BODY = bytes(range(256)) * 1000
 SHA = hashlib.sha256(BODY).hexdigest()
-
-
-@pytest.fixture
-def client() -> Iterator[httpx.Client]:
-    with open_client() as client:
-        yield client
-
-
-@pytest.fixture
-def target(tmp_path: Path) -> Path:
-    folder = tmp_path / "target"
-    folder.mkdir()
-    return folder / "file"
-
-
-def left(target: Path) -> list[str]:
-    return sorted(file.name for file in target.parent.iterdir())
 
 
 def test_a_plain_download(web: FakeWeb, client: httpx.Client, target: Path) -> None:

@@ -1,5 +1,4 @@
 import gzip
-from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -10,12 +9,6 @@ from trimaran.checkpoint.http_client import get_document, open_client, shown, tr
 from trimaran.checkpoint.patience import TransientError
 
 from .fake_web import FakeWeb, Page
-
-
-@pytest.fixture
-def client() -> Iterator[httpx.Client]:
-    with open_client() as client:
-        yield client
 
 
 def test_a_document_is_decoded_and_keeps_its_type(web: FakeWeb, client: httpx.Client) -> None:

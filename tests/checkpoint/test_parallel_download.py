@@ -6,7 +6,6 @@ import hashlib
 import itertools
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -15,9 +14,9 @@ import pytest
 from trimaran.base.errors import SourceError
 from trimaran.checkpoint import fetch, partial_file, patience, pieces
 from trimaran.checkpoint.download import Remote, download, download_all
-from trimaran.checkpoint.http_client import open_client
 
 from .fake_web import FakeWeb, Page
+from .folders import left
 
 BODY = bytes(i * 7 % 251 for i in range(256_000))
 SHA = hashlib.sha256(BODY).hexdigest()
@@ -29,23 +28,6 @@ PIECE = 40_000
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pieces, "LEAST_PIECE", PIECE)
     monkeypatch.setattr(pieces, "PIECES", 1000)
-
-
-@pytest.fixture
-def client() -> Iterator[httpx.Client]:
-    with open_client() as client:
-        yield client
-
-
-@pytest.fixture
-def target(tmp_path: Path) -> Path:
-    folder = tmp_path / "target"
-    folder.mkdir()
-    return folder / "file"
-
-
-def left(target: Path) -> list[str]:
-    return sorted(file.name for file in target.parent.iterdir())
 
 
 def asked(web: FakeWeb, path: str = "/f") -> set[int]:
