@@ -113,6 +113,15 @@ def test_requests_share_steps_and_are_answered_in_order(encoder: Encoder) -> Non
     assert stats.steps < 12 + 12
 
 
+def test_a_smaller_priority_goes_first_even_before_the_rest_of_one_that_has_begun(encoder: Encoder) -> None:
+    encoder.submit(Embed("later", [[1] * 90] * 3, priority=1))
+    encoder.step()
+    encoder.submit(Embed("a", [[2] * 90]))
+    encoder.submit(Embed("last", [[3]], priority=1))
+    encoder.submit(Embed("b", [[2] * 90]))
+    assert list(vectors(drained(encoder))) == ["a", "b", "later", "last"]
+
+
 def test_a_cancelled_request_says_nothing_more(encoder: Encoder) -> None:
     encoder.submit(Embed("a", [[1] * 150] * 3))
     encoder.submit(Embed("b", [[2]]))

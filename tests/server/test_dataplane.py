@@ -11,6 +11,7 @@ from trimaran.base.failures import failure_of
 from trimaran.base.messages import Failed, Submit, Token, Tokens
 from trimaran.base.sampling import SamplingParams
 from trimaran.checkpoint import open_checkpoint
+from trimaran.server.caller import LATER, Caller
 from trimaran.server.dataplane import DataPlane, Generation, Limits, Run
 from trimaran.server.metrics import Metrics
 from trimaran.server.tenants import Tenant, TenantLimits
@@ -27,10 +28,13 @@ class Link:
 
     def __init__(self) -> None:
         self.ids: list[str] = []
+        self.priorities: list[int] = []
         self.cancelled: list[str] = []
 
     def submit(self, requests: Iterable[Submit], listener: Any) -> None:
-        self.ids += [request.id for request in requests]
+        for request in requests:
+            self.ids.append(request.id)
+            self.priorities.append(request.priority)
 
     def cancel(self, ids: Iterable[str]) -> None:
         self.cancelled += ids
@@ -48,7 +52,7 @@ class Reader:
     def __init__(self, tokenizer: Tokenizer, *, behind: bool) -> None:
         self.link = Link()
         plane = DataPlane(self.link, tokenizer, Limits(64, 64, 2048, VOCAB), Metrics())
-        self.run: Run = plane.open(Generation(([1],), SamplingParams(max_tokens=9, n=2)), arrived=0.0, tenant=TENANT)
+        self.run: Run = plane.open(Generation(([1],), SamplingParams(max_tokens=9, n=2)), Caller(0.0, TENANT))
         self.texts = ["", ""]
         self.error: TrimaranError | None = None
         self._ready = asyncio.Event()
@@ -102,3 +106,20 @@ async def test_what_came_before_the_engine_died_is_handed_over(tokenizer, behind
     await reader.task
     assert reader.texts == ["a", "b"]
     assert "first" in str(reader.error)
+
+
+async def test_a_later_request_is_behind_all_others_and_in_no_histogram(tokenizer):
+    link, metrics = Link(), Metrics()
+    plane = DataPlane(link, tokenizer, Limits(64, 64, 2048, VOCAB), metrics)
+    generation = Generation(([1],), SamplingParams(max_tokens=1), priority=2**31 - 1)
+    for later in (False, True):
+        async with plane.open(generation, Caller(0.0, TENANT, later=later)) as run:
+            run.hear([Tokens(link.ids[-1], [Token(1)], finish="length")])
+            await run.deliver(lambda _: True, _never)
+    assert link.priorities == [2**31 - 1, 2**31 - 1 + LATER]
+    for name in ("request", "time_to_first_token"):
+        assert metrics.registry.get_sample_value(f"trimaran_{name}_seconds_count") == 1
+
+
+async def _never() -> None:
+    raise AssertionError

@@ -43,6 +43,7 @@ class Embed(msgspec.Struct, frozen=True, tag=True):
 
     id: str
     texts: list[list[int]]
+    priority: int = 0  # smaller runs first
 
 
 class Cancel(msgspec.Struct, frozen=True, tag=True):

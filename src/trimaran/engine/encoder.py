@@ -1,7 +1,7 @@
 """The engine of an encoder: texts in, one vector each out. A text is read whole, in one step, and nothing is kept."""
 
 import time
-from collections import deque
+from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -24,8 +24,8 @@ class _Request:
 
 
 class Encoder:
-    """Runs requests in one thread, in the order in which they came. Steps are filled with texts of any of them, so a
-    text's vector must not depend on its company, and it does not: rows see their own text alone."""
+    """Runs requests in one thread, by priority and then in the order in which they came. Steps are filled with texts of
+    any of them, so a text's vector must not depend on its company, and it does not: rows see their own text alone."""
 
     def __init__(
         self, executor: Executor, info: Started, *, max_rows: int, max_texts: int, max_waiting: int, normalised: bool
@@ -39,7 +39,7 @@ class Encoder:
         self._max_rows, self._max_texts, self._max_waiting = max_rows, max_texts, max_waiting
         self._normalised = normalised
         self._requests: dict[str, _Request] = {}
-        self._waiting: deque[_Request] = deque()  # those with texts that are in no step yet
+        self._waiting: list[_Request] = []  # in the order in which they run; those with texts that are in no step yet
         self._outbox: list[FromEngine] = []
         self._steps = self._tokens = 0
         self._seconds = self._executor_seconds = 0.0
@@ -73,7 +73,7 @@ class Encoder:
             raise RequestError("there is no text", param="input")
         request = _Request(message, np.empty((len(message.texts), self._width), np.float32))
         self._requests[message.id] = request
-        self._waiting.append(request)
+        insort(self._waiting, request, key=lambda waiting: waiting.message.priority)
 
     def cancel(self, request_id: str) -> None:
         """Forgets a request, which nobody waits for any more; unknown ids are ignored."""
@@ -162,7 +162,7 @@ class Encoder:
                     return chosen
                 chosen.append((request, request.given))
                 request.given += 1
-            self._waiting.popleft()
+            self._waiting.pop(0)
         return chosen
 
     def _start(self, chosen: Sequence[tuple[_Request, int]]) -> None:

@@ -57,7 +57,8 @@ class Admission:
             self._idle.set()
 
     def took(self, seconds: float) -> None:
-        """Notes how long a request has taken."""
+        """Notes how long a request that somebody waited for has taken."""
+        self.metrics.request_seconds.observe(seconds)
         self._request_seconds += 0.1 * (seconds - self._request_seconds)
 
     @property

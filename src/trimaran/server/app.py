@@ -21,7 +21,7 @@ from trimaran.server.api import Api
 from trimaran.server.connection import while_connected
 from trimaran.server.dataplane import DataPlane, Run
 from trimaran.server.embedding import EmbeddingPlane
-from trimaran.server.guards import ARRIVED, TENANT, Admit, LimitTenants, Observe, ReadBody
+from trimaran.server.guards import Admit, LimitTenants, Observe, ReadBody, caller
 from trimaran.server.openai import chat, chat_events, completions, embeddings, tokenize
 from trimaran.server.openai.embeddings import EmbeddingRequest
 from trimaran.server.openai.identity import Identity, ModelCard
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 log = logging.getLogger(__name__)
-
-LONG_SESSION = 256  # characters of x-session-affinity that count
 
 
 class Version(msgspec.Struct, frozen=True):
@@ -144,9 +142,7 @@ def _add_openai(api: Api, service: Service) -> None:
     async def chat_completions(request: Request, body: ChatRequest) -> Response:
         identity = _identity("chatcmpl", request, body)
         asked = await text.run(len(await request.body()), chat.ask, body, service.template, service.formats, plane)
-        run = plane.open(
-            asked.generation, arrived=request.scope[ARRIVED], tenant=request.scope[TENANT], session=_session(request)
-        )
+        run = plane.open(asked.generation, caller(request))
         if body.stream:
             return _stream(run, chat_events.Events(run, body, asked, identity, plane), identity)
         return await _whole(request, chat.whole(run, body, asked, identity, plane), identity)
@@ -155,14 +151,12 @@ def _add_openai(api: Api, service: Service) -> None:
     async def text_completions(request: Request, body: CompletionRequest) -> Response:
         identity = _identity("cmpl", request, body)
         generation = await text.run(len(await request.body()), completions.generation, body, plane)
-        run = plane.open(
-            generation, arrived=request.scope[ARRIVED], tenant=request.scope[TENANT], session=_session(request)
-        )
+        run = plane.open(generation, caller(request))
         if body.stream:
             return _stream(run, completions.Events(run, body, identity, plane), identity)
         return await _whole(request, completions.whole(run, body, identity, plane), identity)
 
-    Responses(plane, service.template, service.formats, service.card, service.store).add_to(api, _session)
+    Responses(plane, service.template, service.formats, service.card, service.store).add_to(api)
 
     @api.post("/tokenize")
     async def tokenize_prompt(request: Request, body: TokenizeRequest) -> Response:
@@ -195,9 +189,7 @@ def _add_anthropic(api: Api, service: Service) -> None:
         identity = service.card.identity("msg", body.model)
         size = len(await request.body())
         asked = await text.run(size, chat.ask, body.asked(), service.template, service.formats, plane)
-        run = plane.open(
-            asked.generation, arrived=request.scope[ARRIVED], tenant=request.scope[TENANT], session=_session(request)
-        )
+        run = plane.open(asked.generation, caller(request))
         if body.stream:
             return _stream(run, anthropic.Events(run, asked, identity, plane), identity)
         return await _whole(request, anthropic.whole(run, asked, identity, plane), identity)
@@ -219,9 +211,7 @@ def _add_embeddings(api: Api, service: EmbeddingService) -> None:
     async def make_embeddings(request: Request, body: EmbeddingRequest) -> Response:
         identity = service.card.identity("embd", body.model)
         texts = await text.run(len(await request.body()), embeddings.token_ids, body, plane.tokenizer)
-        arrived, tenant = request.scope[ARRIVED], request.scope[TENANT]
-        work = embeddings.answer(body, texts, plane, identity, arrived=arrived, tenant=tenant)
-        return await _whole(request, work, identity)
+        return await _whole(request, embeddings.answer(body, texts, plane, identity, caller(request)), identity)
 
     @api.post("/v1/chat/completions")
     async def no_chat(request: Request, body: ChatRequest) -> Response:  # noqa: ARG001, as every JsonRoute
@@ -244,10 +234,6 @@ def _add_models(api: Api, card: ModelCard) -> None:
     @api.get("/v1/models/{model:path}")
     async def show_model(model: str) -> Response:
         return _json(card.entry(model))
-
-
-def _session(request: Request) -> str:
-    return request.headers.get("x-session-affinity", "")[:LONG_SESSION]
 
 
 def _stream(run: Run, events: Events, identity: Identity) -> Response:

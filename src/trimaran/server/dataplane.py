@@ -19,11 +19,11 @@ from trimaran.base.fanout import fan_out
 from trimaran.base.messages import Failed, Submit, Tokens
 from trimaran.base.sampling import SamplingParams
 from trimaran.server.admission import Admission
+from trimaran.server.caller import Caller
 from trimaran.server.engine import Backend
 from trimaran.server.errors import DeadlineError
 from trimaran.server.metrics import Metrics
 from trimaran.server.reuse import Reuse
-from trimaran.server.tenants import Tenant
 from trimaran.text.choice import Choice, Piece, joined
 from trimaran.text.tokenizer import Tokenizer
 
@@ -74,14 +74,14 @@ class DataPlane(Admission):
         self.limits = limits
         self.reuse = Reuse(tokenizer, metrics)
 
-    def open(self, generation: Generation, *, arrived: float, tenant: Tenant, session: str = "") -> "Run":
-        """Checks what ``tenant`` asked at ``time.perf_counter()`` = ``arrived``; raises ``RequestError``.
+    def open(self, generation: Generation, caller: Caller) -> "Run":
+        """Checks what ``caller`` asked; raises ``RequestError``.
 
         The result is an async context manager. Entering it admits the request, or raises ``QueueFullError``,
         ``DrainingError`` or ``EngineDiedError``; leaving it cancels whatever still runs.
         """
         self._check(generation)
-        return Run(self, self.link, generation, arrived, tenant, session)
+        return Run(self, self.link, generation, caller)
 
     def _check(self, generation: Generation) -> None:
         sampling, limits = generation.sampling, self.limits
@@ -121,21 +121,12 @@ class DataPlane(Admission):
 class Run:
     """One admitted request. ``deliver`` or ``collect`` runs it; ``usage`` is complete after that."""
 
-    def __init__(
-        self,
-        plane: DataPlane,
-        link: Backend,
-        generation: Generation,
-        arrived: float,
-        tenant: Tenant,
-        session: str,
-    ) -> None:
+    def __init__(self, plane: DataPlane, link: Backend, generation: Generation, caller: Caller) -> None:
         sampling = generation.sampling
         self.usage = Usage(prompt=sum(map(len, generation.prompts)))
         self._plane = plane
         self._link = link
-        self._arrived = arrived
-        self._tenant = tenant
+        self._caller = caller
         self._n = sampling.n
         self._conversation = generation.conversation if sampling.n == 1 else None
         self._answer: list[int] = []  # of a conversation
@@ -145,15 +136,15 @@ class Run:
         self._error: errors.TrimaranError | None = None  # comes once the pieces before it have been taken
         self._idle: asyncio.Future[bool] | None = None  # what ``deliver`` waits for while it has nothing to do
         stem = secrets.token_hex(8)
-        salt = tenant.salt + generation.salt
+        salt = caller.tenant.salt + generation.salt
+        priority = caller.priority(generation.priority)
         for prompt in generation.prompts:
             for one in fan_out(sampling):
                 index = len(self._submits)
                 name = f"{stem}-{index}"
-                self._submits.append(Submit(name, prompt, one, generation.priority, salt, session, tenant.name))
-                self._choices[self._submits[-1].id] = Choice(
-                    index, plane.tokenizer, sampling, message=generation.message
-                )
+                submit = Submit(name, prompt, one, priority, salt, caller.session, caller.tenant.name)
+                self._submits.append(submit)
+                self._choices[name] = Choice(index, plane.tokenizer, sampling, message=generation.message)
 
     async def __aenter__(self) -> Self:
         self._plane.admit(self, len(self._submits))
@@ -162,20 +153,20 @@ class Run:
         except BaseException:
             self._plane.release(self, len(self._submits))
             raise
-        self._tenant.spend(self.usage.prompt)
+        self._caller.tenant.spend(self.usage.prompt)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        seconds = time.perf_counter() - self._arrived
         if self._conversation is not None and not self._choices:
             self._plane.reuse.note(self._conversation, self._submits[0].prompt, self._answer)
         self._link.cancel(self._choices)
         self._plane.release(self, len(self._submits))
-        self._plane.took(seconds)
-        self._tenant.spend(self.usage.completion)
-        self._plane.metrics.request_seconds.observe(seconds)
+        self._caller.tenant.spend(self.usage.completion)
+        if self._caller.later:
+            return
+        self._plane.took(time.perf_counter() - self._caller.arrived)
         if isinstance(error, asyncio.CancelledError):
             self._plane.metrics.cancelled.inc()
 
@@ -266,9 +257,9 @@ class Run:
             self._answer += [token.id for token in message.tokens]
         piece = choice.feed(message)
         self.usage.completion += piece.generated
-        if piece.generated:
+        if piece.generated and not self._caller.later:
             if choice.last is None:
-                self._plane.metrics.first_token.observe(now - self._arrived)
+                self._plane.metrics.first_token.observe(now - self._caller.arrived)
             else:
                 self._plane.metrics.inter_token.observe((now - choice.last) / piece.generated)
         choice.last = now

@@ -10,10 +10,10 @@ from trimaran.base import errors
 from trimaran.base.failures import error_of
 from trimaran.base.messages import Embed, Embedded, Failed
 from trimaran.server.admission import Admission
+from trimaran.server.caller import Caller
 from trimaran.server.engine import EngineLink
 from trimaran.server.errors import DeadlineError
 from trimaran.server.metrics import Metrics
-from trimaran.server.tenants import Tenant
 from trimaran.text.encoder_tokenizer import EncoderTokenizer
 
 if TYPE_CHECKING:  # imported by those who serve an encoder: it takes a tenth of a second of every start
@@ -46,17 +46,17 @@ class EmbeddingPlane(Admission):
         self.limits = limits
         self._encoder = link
 
-    async def embed(self, texts: list[list[int]], *, arrived: float, tenant: Tenant) -> "Float32":
-        """Vectors ``[texts, width]`` of what ``tenant`` asked at ``time.perf_counter()`` = ``arrived``.
+    async def embed(self, texts: list[list[int]], caller: Caller) -> "Float32":
+        """Vectors ``[texts, width]`` of what ``caller`` asked.
 
         Raises ``RequestError``, ``QueueFullError``, ``DrainingError``, ``DeadlineError``, ``EngineDiedError`` or what
         the encoder says. A caller that is cancelled takes its request with it.
         """
         self._check(texts)
-        message = Embed(secrets.token_hex(8), texts)
+        message = Embed(secrets.token_hex(8), texts, caller.priority())
         waiting = _Waiting(asyncio.get_running_loop().create_future())
         self.admit(waiting, 1)
-        tenant.spend(sum(map(len, texts)))
+        caller.tenant.spend(sum(map(len, texts)))
         try:
             self._encoder.submit([message], waiting)
             async with asyncio.timeout(self.limits.deadline):
@@ -64,14 +64,14 @@ class EmbeddingPlane(Admission):
         except TimeoutError:
             raise DeadlineError(f"the request was not done within {self.limits.deadline:g} s") from None
         except asyncio.CancelledError:
-            self.metrics.cancelled.inc()
+            if not caller.later:
+                self.metrics.cancelled.inc()
             raise
         finally:
             self._encoder.cancel([message.id])
             self.release(waiting, 1)
-            seconds = time.perf_counter() - arrived
-            self.took(seconds)
-            self.metrics.request_seconds.observe(seconds)
+            if not caller.later:
+                self.took(time.perf_counter() - caller.arrived)
         import numpy as np
 
         return np.frombuffer(answer.vectors, "<f4").reshape(len(texts), self.limits.width).astype(np.float32)

@@ -7,11 +7,13 @@ import time
 from collections.abc import Iterator, Sequence
 from urllib.parse import quote
 
+from starlette.requests import Request
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from trimaran.server import errors
 from trimaran.server.anthropic.answers import error_body
+from trimaran.server.caller import Caller
 from trimaran.server.errors import ErrorAnswer
 from trimaran.server.http import CROWDED
 from trimaran.server.metrics import Metrics
@@ -20,6 +22,8 @@ from trimaran.server.tenants import RateLimitError, Tenant, Tenants
 DISCARD_SECONDS = 1.0
 ARRIVED = "trimaran.arrived"  # in the scope: time.perf_counter() when the request began
 TENANT = "trimaran.tenant"  # in the scope, behind ``Admit``: the Tenant whose request it is
+LATER = "trimaran.later"  # in the scope: the request gives way to others
+LONG_SESSION = 256  # characters of x-session-affinity that count
 LOGGED_PATH = 200  # characters
 PROBES = ("/health", "/ready", "/metrics")
 
@@ -34,6 +38,13 @@ async def send_error(scope: Scope, send: Send, answer: ErrorAnswer) -> None:
     headers += [(name.encode(), value.encode()) for name, value in answer.headers.items()]
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+def caller(request: Request) -> Caller:
+    """Who sent ``request``, behind ``Observe`` and ``Admit``."""
+    scope = request.scope
+    session = request.headers.get("x-session-affinity", "")[:LONG_SESSION]
+    return Caller(scope[ARRIVED], scope[TENANT], session, later=scope.get(LATER, False))
 
 
 class Observe:

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -14,7 +13,7 @@ from trimaran.server import errors
 from trimaran.server.api import Api
 from trimaran.server.connection import while_connected
 from trimaran.server.dataplane import DataPlane, Run
-from trimaran.server.guards import ARRIVED, TENANT
+from trimaran.server.guards import TENANT, caller
 from trimaran.server.openai import chat, responses
 from trimaran.server.openai.identity import Identity, ModelCard
 from trimaran.server.openai.responses_schema import Item, ResponsesRequest, in_our_words
@@ -54,8 +53,8 @@ class Responses:
         self._text = TextWork()
         self._background: dict[str, _Background] = {}
 
-    def add_to(self, api: Api, session: Callable[[Request], str]) -> None:
-        """Adds the routes; ``session`` is what a router keeps requests together by."""
+    def add_to(self, api: Api) -> None:
+        """Adds the routes."""
 
         @api.post("/v1/responses")
         async def create_response(request: Request, body: ResponsesRequest) -> HttpResponse:
@@ -72,9 +71,7 @@ class Responses:
                 asked = await self._text.run(
                     len(await request.body()), chat.ask, body.chat(items), self._template, self._formats, self._plane
                 )
-                run = self._plane.open(
-                    asked.generation, arrived=request.scope[ARRIVED], tenant=tenant, session=session(request)
-                )
+                run = self._plane.open(asked.generation, caller(request))
             except RequestError as error:
                 raise in_our_words(error) from None
             answering = responses.Answering(run, body, asked, identity, self._plane)

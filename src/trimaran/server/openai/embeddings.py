@@ -7,11 +7,11 @@ import msgspec
 from pydantic import Field
 
 from trimaran.base.errors import RequestError
+from trimaran.server.caller import Caller
 from trimaran.server.embedding import EmbeddingPlane
 from trimaran.server.openai import fields
 from trimaran.server.openai.body import Body, Ids, OneFinding, Strings
 from trimaran.server.openai.identity import Identity
-from trimaran.server.tenants import Tenant
 from trimaran.text.encoder_tokenizer import EncoderTokenizer
 
 if TYPE_CHECKING:
@@ -72,19 +72,13 @@ def token_ids(request: EmbeddingRequest, tokenizer: EncoderTokenizer) -> list[li
 
 
 async def answer(
-    request: EmbeddingRequest,
-    texts: list[list[int]],
-    plane: EmbeddingPlane,
-    identity: Identity,
-    *,
-    arrived: float,
-    tenant: Tenant,
+    request: EmbeddingRequest, texts: list[list[int]], plane: EmbeddingPlane, identity: Identity, caller: Caller
 ) -> EmbeddingList:
     """Waits for all vectors."""
     width = plane.limits.width
     if request.dimensions is not None and request.dimensions > width:
         raise RequestError(f"dimensions must be at most {width}, what the model makes", param="dimensions")
-    vectors = shortened(await plane.embed(texts, arrived=arrived, tenant=tenant), request.dimensions or width)
+    vectors = shortened(await plane.embed(texts, caller), request.dimensions or width)
     if request.encoding_format == "base64":
         shown: list[list[float] | str] = [base64.b64encode(row.astype("<f4").tobytes()).decode() for row in vectors]
     else:
