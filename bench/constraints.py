@@ -139,9 +139,9 @@ class PerRequest(Timed):
 
     root: ClassVar[dict[int, Any]] = {}
 
-    def ask(self, requests: Sequence[Request]) -> Question:
+    def ask(self, requests: Sequence[Request], drafts: Sequence[tuple[int, ...]]) -> Question:
         self.requests = list(requests)
-        return super().ask(requests)
+        return super().ask(requests, drafts)
 
     def choose(self, question: Question, outputs: StepOutputs) -> list[Token | None]:
         assert outputs.logits is not None

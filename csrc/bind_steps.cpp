@@ -91,12 +91,13 @@ void construct_sampler(Sampler* self, bool greedy, float sharpness, int top_k, d
 
 // A token for each row, and its log-probability and the likeliest tokens where a sampler asks for them.
 nb::list choose(Program& p, const std::vector<Sampler*>& samplers, const std::vector<int>& rows,
-                const std::vector<int64_t>& positions, const Array<uint32_t, 2>& masks,
-                const std::vector<int>& masked) {
+                const std::vector<int64_t>& positions, const Array<uint32_t, 2>& masks, const std::vector<int>& masked,
+                const std::vector<int>& after) {
   if (samplers.size() != rows.size() || samplers.size() != positions.size()) {
     throw std::invalid_argument("samplers, rows and positions must be as many");
   }
   if (!masked.empty() && masked.size() != rows.size()) throw std::invalid_argument("masked and rows must be as many");
+  if (!after.empty() && after.size() != rows.size()) throw std::invalid_argument("after and rows must be as many");
   const int vocab = p.options().limits.vocab;
   if (!masked.empty() && masks.shape(1) != size_t((vocab + 31) / 32)) {
     throw std::invalid_argument("masks do not have a bit for each token");
@@ -108,8 +109,12 @@ nb::list choose(Program& p, const std::vector<Sampler*>& samplers, const std::ve
     if (!samplers[i]->fits(vocab)) throw std::invalid_argument("a sampler with ids out of range");
     const int mask = masked.empty() ? -1 : masked[i];
     if (mask < -1 || mask >= int(masks.shape(0))) throw std::invalid_argument("a mask out of range");
-    asked.push_back(
-        {samplers[i], rows[i], positions[i], mask < 0 ? nullptr : masks.data() + size_t(mask) * masks.shape(1)});
+    const int drafted = after.empty() ? -1 : after[i];
+    if (drafted >= 0 && (i == 0 || samplers[i] != samplers[i - 1])) {
+      throw std::invalid_argument("a drafted row that does not follow one of its sampler");
+    }
+    asked.push_back({samplers[i], rows[i], positions[i],
+                     mask < 0 ? nullptr : masks.data() + size_t(mask) * masks.shape(1), drafted});
   }
   std::vector<Choice> choices;
   {
@@ -178,9 +183,10 @@ void bind_steps(nb::class_<Program>& program) {
       .def("finish_step", &finish_step, "Returns when the step that begin() started is done.")
       .def(
           "choose", &choose, nb::arg("samplers"), nb::arg("rows"), nb::arg("positions"), nb::arg("masks").noconvert(),
-          nb::arg("masked"),
+          nb::arg("masked"), nb::arg("after"),
           "Tokens for rows of the last step's logits: an id, -1 for a row that is not finite, or with logprobs "
-          "(id, logprob, [(id, logprob)]). masked[i] is the row of masks that has a bit for each token allowed, or -1.")
+          "(id, logprob, [(id, logprob)]). masked[i] is the row of masks that has a bit for each token allowed, or -1; "
+          "after[i] is, in a draft, the token that the row before must give, or -1.")
       .def("export_pages", &export_pages, nb::arg("group"), nb::arg("pages").noconvert(), nb::arg("kv_format"),
            nb::arg("out").noconvert(), "Writes pages, converted to a format, to rows of bytes.")
       .def("import_pages", &import_pages, nb::arg("group"), nb::arg("pages").noconvert(), nb::arg("data").noconvert(),

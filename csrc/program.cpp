@@ -212,11 +212,19 @@ void Program::choose(const std::vector<Asked>& asked, std::vector<Choice>& choic
   check_running(false);
   choices.resize(asked.size());
   while (int(row_samplers_.size()) < team_.size()) row_samplers_.emplace_back(kernels_, options_.limits.vocab);
+  const auto remembers = [&](int i) { return asked[i].after >= 0 && asked[i].sampler->penalises; };
   team_.run([&](Team::Member& m) {
-    team_.share(m, int(asked.size()), 1, [&](int i, int) {
-      const Asked& a = asked[i];
-      row_samplers_[m.id].choose(*a.sampler, logits() + size_t(a.row) * logits_stride(), a.mask, a.position,
-                                 choices[i]);
+    team_.share(m, int(asked.size()), 1, [&](int first, int) {
+      if (remembers(first)) return;  // whoever has the row before takes this one too
+      for (int i = first; i == first || (i < int(asked.size()) && remembers(i)); i++) {
+        const Asked& a = asked[i];
+        if (i > first && choices[i - 1].token != a.after) {
+          choices[i].token = -1;
+          continue;
+        }
+        row_samplers_[m.id].choose(*a.sampler, logits() + size_t(a.row) * logits_stride(), a.mask, a.position,
+                                   choices[i]);
+      }
     });
   });
 }

@@ -157,12 +157,14 @@ class Program {
   double check_seconds() const { return step_.check_seconds(); }
   void finish_step();
 
-  // Chooses a token for some rows of the last step's logits, shared out among the team.
+  // Chooses a token for some rows of the last step's logits, shared out among the team. The rows of a draft follow each
+  // other and have one sampler. One that remembers tokens is asked row after row, up to the first that does not count.
   struct Asked {
     Sampler* sampler;
     int row;
     int64_t position;
     const uint32_t* mask;  // [ceil(vocab / 32)], or null
+    int32_t after;         // of a draft: what the row before must have given, or this one counts for nothing; -1: none
   };
   void choose(const std::vector<Asked>& asked, std::vector<Choice>& choices);
 

@@ -229,6 +229,7 @@ class Program:
         positions: Sequence[int],
         masks: npt.NDArray[np.uint32],
         masked: Sequence[int],
+        after: Sequence[int],
     ) -> list[int | tuple[int, float, list[tuple[int, float]]]]: ...
     def export_pages(
         self, group: int, pages: npt.NDArray[np.int32], kv_format: str, out: npt.NDArray[np.uint8]

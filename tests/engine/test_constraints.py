@@ -134,7 +134,7 @@ def allowed(engine: Engine, grammar: Grammar, tokens: list[int]) -> bool:
     assert isinstance(outcome, Matcher), outcome
     engine.cancel("probe")
     engine.step()
-    return outcome.state.validate_tokens(tokens) == len(tokens)
+    return outcome.state.followed.validate_tokens(tokens) == len(tokens)
 
 
 def test_a_structural_tag_frees_text_up_to_its_triggers(engine, tokenizer):

@@ -1,11 +1,10 @@
-"""Speculation: the same answers with drafts or without, whatever the drafts are, and nothing lost."""
+"""Drafts: what they are, what they save, and what they may take. Answers are those without: test_draft_answers.py."""
 
 from array import array
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from trimaran.base.errors import ConfigError
@@ -13,12 +12,9 @@ from trimaran.base.messages import Submit
 from trimaran.base.sampling import SamplingParams
 from trimaran.engine.config import EngineConfig
 from trimaran.engine.drafts import REST, Drafter
-from trimaran.engine.engine import Engine
-from trimaran.engine.load import load_engine
-from trimaran.kernels.null import NullModel
 
-from .driving import Answers, greedy, null_engine, run
-from .tiny_model import write_model
+from .drafting import told
+from .driving import greedy, null_engine, run
 
 
 def drafted(drafter: Drafter, text: Sequence[int], most: int = 8) -> list[int]:
@@ -57,68 +53,6 @@ def test_drafts_that_fail_get_shorter_and_rest() -> None:
     assert drafted(drafter, [*text, *range(50, 50 + REST), 1, 2, 3]) != []
 
 
-class Told(Drafter):
-    """Drafts what it is told, right for some tokens."""
-
-    def __init__(self, answer: list[int], right: list[int], prompt: int) -> None:
-        super().__init__(8)
-        self._answer, self._right_for, self._prompt = answer, right, prompt
-
-    def draft(self, tokens: "array[int]", most: int) -> tuple[int, ...]:
-        said = len(tokens) - self._prompt
-        right = self._right_for[said % len(self._right_for)]
-        draft = self._answer[said : said + right]
-        return tuple([*draft, 3, 3, 3][: min(most, 8)])
-
-
-def told(engine: Engine, requests: Sequence[Submit], answers: Answers, right: list[int]) -> Answers:
-    for request in requests:
-        engine.submit(request)
-        made = engine._requests[request.id]
-        if made.drafter is not None:
-            made.drafter = Told(answers[request.id].ids, right, len(request.prompt))
-    return run(engine)
-
-
-params = st.builds(
-    SamplingParams,
-    temperature=st.sampled_from([0.0, 0.0, 0.0, 1.0]),
-    seed=st.integers(0, 5),
-    max_tokens=st.integers(1, 60),
-    stop_token_ids=st.sampled_from([(), tuple(range(0, 512, 9))]),
-)
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    st.lists(st.tuples(st.integers(1, 90), params), min_size=1, max_size=6),
-    st.lists(st.integers(0, 9), min_size=1, max_size=5),
-    st.integers(18, 60),
-    st.booleans(),
-    st.sampled_from([(None,), (None, 32), (32,)]),
-)
-def test_answers_are_those_without_drafts(
-    requests: list[tuple[int, SamplingParams]],
-    right: list[int],
-    pages: int,
-    overlap: bool,
-    windows: tuple[int | None, ...],
-) -> None:
-    submits = [Submit(str(number), [*range(length)], sampling) for number, (length, sampling) in enumerate(requests)]
-    options = {"null": NullModel(vocab=512, context=256, windows=windows), "max_num_seqs": 8}
-    plain = null_engine(**options)
-    wanted = run(plain, *submits)
-    plain.close()
-    engine = null_engine(**options, pages=pages * len(windows), speculative_ngram=8, overlap=overlap)
-    got = told(engine, submits, wanted, right)
-    assert {name: (a.ids, a.finish, a.stopped_by) for name, a in got.items()} == {
-        name: (a.ids, a.finish, a.stopped_by) for name, a in wanted.items()
-    }
-    engine.cache.check()
-    assert engine.cache.unused
-    engine.close()
-
-
 def test_right_drafts_save_steps_and_are_counted() -> None:
     submit = Submit("a", [1, 2, 3], greedy(64))
     plain = null_engine()
@@ -145,25 +79,16 @@ def test_drafts_leave_rows_to_others() -> None:
     engine.close()
 
 
-@pytest.mark.parametrize("executor", ["native", "reference"])
-def test_a_model_says_the_same_bits(tmp_path: Path, executor: str) -> None:
-    options = {"model": str(write_model(tmp_path / "tiny")), "executor": executor, "threads": 1, "max_num_seqs": 12}
-    submits = [Submit(str(n), [5, 6, 7, 8] * (2 + n), greedy(70, ignore_eos=True)) for n in range(3)]
-    plain, drafting = (load_engine(EngineConfig.from_json({**options, "speculative_ngram": most})) for most in (0, 6))
-    wanted = run(plain, *submits)
-    got = told(drafting, submits, wanted, [4, 0, 8])
-    assert {name: a.ids for name, a in got.items()} == {name: a.ids for name, a in wanted.items()}
-    assert drafting.stats().accepted_tokens > 0
-    assert drafting.stats().steps < plain.stats().steps
-    plain.close()
-    drafting.close()
-
-
-def test_only_greedy_requests_without_options_draft() -> None:
+def test_requests_of_all_kinds_draft() -> None:
     engine = null_engine(speculative_ngram=4)
     for number, sampling in enumerate([greedy(5), SamplingParams(temperature=1.0), greedy(5, logprobs=0)]):
         engine.submit(Submit(str(number), [1], sampling))
-    assert [request.drafter is not None for request in engine._requests.values()] == [True, False, False]
+    assert all(request.drafter is not None for request in engine._requests.values())
+    run(engine)
+    engine.close()
+    engine = null_engine()
+    engine.submit(Submit("a", [1], greedy(5)))
+    assert engine._requests["a"].drafter is None
     run(engine)
     engine.close()
 

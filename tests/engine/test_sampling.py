@@ -216,6 +216,65 @@ def test_the_compiled_sampler_checks_its_masks():
         runner.choose([sampler], [0], [3], np.zeros((1, 4), np.int32), [0])
 
 
+def numpy_only(rows: np.ndarray) -> tuple[Sampling, StepOutputs]:
+    """As ``native``, for the definition."""
+    vocab = rows.shape[1]
+    runner = NullExecutor(NullModel(vocab=vocab).program(), {}, ExecutorOptions(num_pages=1))
+    return Sampling(runner, vocab), StepOutputs(rows.argmax(-1).astype(np.int32), rows)
+
+
+@pytest.mark.parametrize("threads", [0, 1, 3])
+@settings(max_examples=60, deadline=None)
+@given(
+    chosen=options,
+    kind=st.sampled_from(KINDS),
+    density=st.sampled_from([None, "few", "half"]),
+    right=st.lists(st.integers(0, 3), min_size=1, max_size=2),
+    seed=st.integers(0, 5),
+)
+def test_rows_of_drafts_give_the_tokens_of_steps_of_their_own(threads, chosen, kind, density, right, seed):
+    """Two steps, the second from where the drafts of the first were wrong: what was thrown away is not remembered.
+    Without threads: by the definition."""
+    vocab, most = 200, 3
+    params = SamplingParams(**chosen, grammar=Grammar("regex", "a"))  # else a greedy one would have no sampler
+    rows = np.stack([row_of(kind, vocab, seed + i) for i in range(2 * (most + 1))])
+    masks = NO_MASKS if density is None else masks_of(density, len(rows), vocab, seed)
+    wanted = []
+    for key in range(len(right)):
+        reference = Sampler(params, prompt=PROMPT, stops=STOPS, key=key)
+        picked = [reference.pick(row, 10 + i, masks[i] if len(masks) else None) for i, row in enumerate(rows)]
+        wanted.append([token.id if token else -1 for token in picked])
+    if any(-1 in tokens for tokens in wanted):
+        return  # the sequence would have failed
+    sampling = (native(rows, _native.usable_isas()[0], threads) if threads else numpy_only(rows))[0]
+    samplers = [sampling.sampler(params, prompt=PROMPT, stops=STOPS, key=key) for key in range(len(right))]
+    firsts = [0] * len(right)
+    for _ in range(2):
+        asked: list[Asked] = []
+        for sampler, tokens, first, good in zip(samplers, wanted, firsts, right, strict=True):
+            draft = [*tokens[first : first + good], (tokens[first + good] + 1) % vocab, 0, 0][:most]
+            for place, after in enumerate([None, *draft], first):
+                asked.append(Asked(sampler, 10 + place, place if len(masks) else None, after))
+        logits = np.stack([rows[ask.position - 10] for ask in asked])
+        outputs = (native(logits, _native.usable_isas()[0], threads) if threads else numpy_only(logits))[1]
+        found = sampling.tokens(outputs, asked, masks)
+        for number, (tokens, first, good) in enumerate(zip(wanted, firsts, right, strict=True)):
+            mine = found[number * (most + 1) : number * (most + 1) + good + 1]
+            assert [token and token.id for token in mine] == tokens[first : first + good + 1]
+            firsts[number] += good + 1
+
+
+def test_a_drafted_row_follows_one_of_its_sampler():
+    rows = np.stack([row_of("normal", 100, 0)] * 2)
+    sampling, _ = native(rows, _native.usable_isas()[0])
+    one, other = (sampling.sampler(SamplingParams(), prompt=PROMPT, stops=STOPS, key=key) for key in (0, 1))
+    runner = executor(100, _native.usable_isas()[0], 1)
+    runner.choose([one, one], [0, 1], [3, 4], after=[-1, 7])
+    for samplers, after in (([one, other], [-1, 7]), ([one, one], [7, 7]), ([one, one], [-1])):
+        with pytest.raises(ValueError, match=r"drafted row|after and rows"):
+            runner.choose(samplers, [0, 1], [3, 4], after=after)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "chosen",

@@ -329,11 +329,12 @@ def test_nothing_else_may_be_done_while_a_step_runs() -> None:
     held = step(Rows(PROMPT, 0, PAGES))
     arrays = (held.tokens, held.starts, held.contexts, held.slots, held.page_tables, (), nobody, held.logits_rows)
     core.begin(*arrays, True)
-    for forbidden in (lambda: core.begin(*arrays, True), lambda: core.choose([], [], [], NO_MASKS, []), core.profile):
+    nothing = ([], [], [], NO_MASKS, [], [])
+    for forbidden in (lambda: core.begin(*arrays, True), lambda: core.choose(*nothing), core.profile):
         with pytest.raises(RuntimeError, match="a step is running"):
             forbidden()
     core.finish_step()
-    assert core.choose([], [], [], NO_MASKS, []) == []
+    assert core.choose(*nothing) == []
 
 
 TOO_MANY_THREADS = """

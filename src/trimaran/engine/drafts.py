@@ -22,7 +22,7 @@ class Drafter:
 
     def __init__(self, most: int) -> None:
         """``most`` tokens make a draft."""
-        self._most = most
+        self.most = most
         self._width = most
         self._after: list[dict[tuple[int, ...], int]] = [{} for _ in LENGTHS]  # what came before: where it went on
         self._read = 0  # tokens whose beginnings are in there
@@ -40,7 +40,7 @@ class Drafter:
         """Of a draft's ``drafted`` tokens the first ``right`` were; the sequence has ``total`` tokens now."""
         self._drafted = self._drafted * MEMORY + drafted
         self._right = self._right * MEMORY + right
-        self._width = min(self._most, 2 * self._width if right == drafted else right + 1)
+        self._width = min(self.most, 2 * self._width if right == drafted else right + 1)
         if self._right < LEAST * self._drafted:
             self._rest = total + REST
             self._right, self._drafted = 1.0, 1.0

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 
 from msgspec import structs
 
-from trimaran.base.errors import NumericsError, PageIntegrityError, TrimaranError
+from trimaran.base.errors import PageIntegrityError, TrimaranError
 from trimaran.base.messages import (
     Beat,
     FromEngine,
@@ -21,7 +21,7 @@ from trimaran.base.messages import (
 )
 from trimaran.engine.choosing import Question
 from trimaran.engine.constraints.matcher import Matcher
-from trimaran.engine.ledger import NOT_FINITE, NOT_ITS_OWN, Counters, Ledger
+from trimaran.engine.ledger import NOT_ITS_OWN, Counters, Ledger
 from trimaran.engine.plan import StepPlan
 from trimaran.engine.request import Look, Request
 from trimaran.kernels.step import StepOutputs
@@ -166,16 +166,14 @@ class Engine(Ledger):
             self._since = time.perf_counter()
         if self.constraints.waiting:
             self._take_matchers()
-        if self._drafts:
-            self._draft()
         plan = self._scheduler.schedule()
         for sequence in plan.spoilt:
             self._fail(self._requests[sequence.id], PageIntegrityError(NOT_ITS_OWN))
         self._stirred = bool(plan.chunks)
         if plan.chunks:
-            question = self.choosing.ask(
-                [self._requests[c.sequence.id] for c in plan.chunks if c.samples for _ in range(1 + len(c.draft))]
-            )
+            giving = [chunk for chunk in plan.chunks if chunk.samples]
+            requests = [self._requests[chunk.sequence.id] for chunk in giving]
+            question = self.choosing.ask(requests, [chunk.draft for chunk in giving])
             self.runner.start(plan, want_logits=bool(question.asked))
             self._running = _Running(plan, time.perf_counter(), question)
         else:
@@ -201,14 +199,16 @@ class Engine(Ledger):
         """With ``schedule`` and ``Runner.start``, all that each sequence of each step costs in Python."""
         plan, requests, outbox = running.plan, self._requests, self._outbox
         faulty = self._faults_of(plan) if outputs.faulty else {}
-        tokens = iter(self.choosing.answer(running.question, outputs))
+        question = running.question
+        tokens = self.choosing.answer(question, outputs)
+        row = 0
         for chunk in plan.chunks:
             sequence = chunk.sequence
             request = requests[sequence.id]
-            token, drafted = None, []
+            token, first = None, row
             if chunk.samples:
-                token = next(tokens)
-                drafted = [next(tokens) for _ in chunk.draft]
+                token = tokens[row]
+                row += 1 + len(chunk.draft)
             if sequence in faulty:
                 self._abandon(request, faulty[sequence])
                 continue
@@ -216,10 +216,10 @@ class Engine(Ledger):
                 self._fail(request, request.matcher.error)
                 continue
             if chunk.draft:
-                self._commit_draft(request, chunk.draft, [token, *drafted])
+                self._commit_draft(request, chunk.draft, tokens[first:row], question, first)
                 continue
             if chunk.samples and token is None:
-                self._fail(request, NumericsError(NOT_FINITE))
+                self._fail(request, self.choosing.failure(question, first))
                 continue
             sequence.advance(chunk.rows)
             if sequence.computed >= sequence.due:
@@ -227,23 +227,24 @@ class Engine(Ledger):
             if token is not None and (message := self._accept(request, token)) is not None:
                 outbox.append(message)
 
-    def _draft(self) -> None:
-        """Gives the running sequences that speculate drafts for the next step, which may be left out of it."""
-        for sequence in self._scheduler.running:
-            request = self._requests[sequence.id]
-            if request.drafter is None or sequence.total - sequence.computed != 1:
-                continue
-            sequence.draft = request.drafter.draft(sequence.tokens, request.last - sequence.total - 1)
-
-    def _commit_draft(self, request: Request, draft: tuple[int, ...], tokens: list[Token | None]) -> None:
-        """Takes over the tokens of a chunk with a draft, one of each row, up to the first that the draft has not."""
-        sequence = request.sequence
+    def _commit_draft(
+        self, request: Request, draft: tuple[int, ...], tokens: list[Token | None], question: Question, row: int
+    ) -> None:
+        """Takes over the tokens of a chunk with a draft, one of each row from ``row`` on, up to the first that the
+        draft has not: those behind it belong to an answer that was not given."""
+        sequence, matcher = request.sequence, request.matcher
         taken: list[Token] = []
         said: FromEngine | None = None
+        error: TrimaranError | None = None
         right = 0
-        for token, drafted in zip(tokens, (*draft, None), strict=True):
+        for number, (token, drafted) in enumerate(zip(tokens, (*draft, None), strict=True)):
             if token is None:
+                error = self.choosing.failure(question, row + number)
                 break
+            if matcher is not None:
+                self.choosing.advance(request, token.id)
+                if (error := matcher.error) is not None:
+                    break
             sequence.advance(1)
             if sequence.computed >= sequence.due:
                 self._cache.settle(sequence)
@@ -251,13 +252,12 @@ class Engine(Ledger):
             assert isinstance(said, Tokens), "who drafts, decodes"
             taken += said.tokens
             right += token.id == drafted
-            if said.finish is not None or token.id != drafted:
+            if said.finish is not None or token.id != drafted or (matcher is not None and not matcher.drafts):
                 break
         self._counters.drafted_tokens += len(draft)
         self._counters.accepted_tokens += right
-        assert request.drafter is not None
-        request.drafter.judge(len(draft), right, sequence.total)
+        self.choosing.judge(request, len(draft), right)
         if said is not None:
             self._outbox.append(structs.replace(said, tokens=taken))
-        if token is None:
-            self._fail(request, NumericsError(NOT_FINITE))
+        if error is not None:
+            self._fail(request, error)

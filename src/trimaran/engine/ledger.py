@@ -35,7 +35,6 @@ from trimaran.kernels.page_tags import PageFault
 from trimaran.kernels.step import Executor
 
 NOT_ITS_OWN = "a page of this request's cache was not its own; the request was ended, try again"
-NOT_FINITE = "the model's logits for this request are not finite"
 
 
 @dataclass(slots=True)
@@ -96,7 +95,7 @@ class Ledger:
         self.leases = Leases(self._cache.groups)
         self.handover = Handover(executor, self._cache.groups, self.leases, self._faults)
         parked = Parking(executor, self._cache, self.handover) if parking else None
-        self._scheduler = Scheduler(limits, self._cache, parked)
+        self._scheduler = Scheduler(limits, self._cache, parked, self._draft if draft_tokens else None)
         self.runner = Runner(
             executor,
             self._cache.tables,
@@ -116,7 +115,6 @@ class Ledger:
             seed=seed,
             draft_tokens=draft_tokens,
         )
-        self._drafts = draft_tokens > 0
         self.constraints = Constraints(info.vocab, limits.max_num_seqs, executor.threads, token_table)
         self.choosing = Choosing(sampling, self.constraints)
         self._requests: dict[str, Request] = {}
@@ -155,6 +153,11 @@ class Ledger:
         self._stirred = True
         if grammar is not None:
             self.constraints.prepare(sequence.id, grammar, sequence.tokens.tolist())
+
+    def _draft(self, sequence: Sequence, most: int) -> tuple[int, ...]:
+        """Tokens that are thought to come next, at most ``most``: none behind which an answer could not go on."""
+        request = self._requests[sequence.id]
+        return self.choosing.draft(request, min(most, request.last - len(sequence.tokens) - 1))
 
     def _expect(self, sequence: Sequence) -> None:
         """The sequence has got pages, which are filled from outside."""

@@ -30,6 +30,7 @@ class Request:
     look: Look | None = None
     matcher: Matcher | None = None  # of one with a grammar, before it runs
     drafter: Drafter | None = None  # of one that speculates
+    looked_up: bool = False  # whether its last draft was its drafter's
 
 
 class Reception:
@@ -45,8 +46,8 @@ class Reception:
         seed: int | None,
         draft_tokens: int = 0,
     ) -> None:
-        """``seed`` makes requests without a seed of their own repeatable. Greedy ones without options speculate with
-        drafts of at most ``draft_tokens``."""
+        """``seed`` makes requests without a seed of their own repeatable. They speculate with drafts of at most
+        ``draft_tokens``."""
         self._draft_tokens = draft_tokens
         self._sampling = sampling
         self._vocab = vocab
@@ -79,6 +80,5 @@ class Reception:
         )
         self._arrivals += 1
         asked = self._context if sampling.max_tokens is None else len(message.prompt) + sampling.max_tokens
-        plain = sampler is None and self._draft_tokens > 0
-        drafter = Drafter(self._draft_tokens) if plain else None
+        drafter = Drafter(self._draft_tokens) if self._draft_tokens else None
         return Request(sequence, sampler, stops, last=min(asked, self._context), key=key, drafter=drafter)

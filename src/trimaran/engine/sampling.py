@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 class Asked(NamedTuple):
     """What a row of logits is asked for: the token of its sampler, for a position in the sequence, prompt included.
 
-    ``mask`` is a row of the step's masks, or None.
+    ``mask`` is a row of the step's masks, or None. ``after``, in a draft, is the token that the row before must give:
+    where it does not, this row is not asked, and so are those that follow.
     """
 
     sampler: Any | None
     position: int
     mask: int | None = None
+    after: int | None = None
 
 
 class Picker(Protocol):
@@ -34,7 +36,8 @@ class Picker(Protocol):
         ...
 
     def pick(self, logits: Float32, rows: Sequence[int], asked: Sequence[Asked], masks: UInt32) -> list[Token | None]:
-        """What each sampler makes of its row of ``logits``; None for a row that is not finite.
+        """What each sampler makes of its row of ``logits``; None for a row that is not finite. What it makes of one
+        behind a token that a draft has wrong means nothing; it remembers no token of such.
 
         ``logits`` is what the executor's last step returned, and stays as it is.
         """
@@ -94,9 +97,12 @@ class _NumpyPicker:
         return Sampler(params, prompt=prompt, stops=stops, key=key)
 
     def pick(self, logits: Float32, rows: Sequence[int], asked: Sequence[Asked], masks: UInt32) -> list[Token | None]:
-        picked = []
-        for row, (sampler, position, mask) in zip(rows, asked, strict=True):
+        picked: list[Token | None] = []
+        for row, (sampler, position, mask, after) in zip(rows, asked, strict=True):
             assert isinstance(sampler, Sampler)
+            if after is not None and ((before := picked[-1]) is None or before.id != after):
+                picked.append(None)
+                continue
             picked.append(sampler.pick(logits[row], position, None if mask is None else masks[mask]))
         return picked
 
@@ -136,7 +142,8 @@ class _NativePicker:
         samplers: list[Any] = [ask.sampler for ask in asked]
         positions = [ask.position for ask in asked]
         masked = [-1 if ask.mask is None else ask.mask for ask in asked] if len(masks) else []
-        return [_token(choice) for choice in self._executor.choose(samplers, rows, positions, masks, masked)]
+        after = [-1 if ask.after is None else ask.after for ask in asked]
+        return [_token(choice) for choice in self._executor.choose(samplers, rows, positions, masks, masked, after)]
 
 
 def _token(choice: "Choice") -> Token | None:

@@ -14,6 +14,7 @@ exception: while they leave too few, all wait, and no lease lasts.
 """
 
 from bisect import insort
+from collections.abc import Callable
 from collections.abc import Sequence as Items
 from operator import attrgetter
 
@@ -25,15 +26,20 @@ from trimaran.engine.plan import Chunk, StepPlan
 from trimaran.engine.sequence import Sequence
 
 _rank = attrgetter("rank")
+Draft = Callable[[Sequence, int], tuple[int, ...]]  # tokens that are thought to come next, at most so many
 RETRY_AFTER = 1.0  # seconds; what a refused client is told to wait
 
 
 class Scheduler:
     """Owns the waiting and running sequences and their slots, and says when they take and return pages."""
 
-    def __init__(self, limits: SchedulerLimits, cache: KVCache, parking: Parking | None = None) -> None:
-        """``parking`` keeps the pages of sequences that give way; None: they are computed again."""
+    def __init__(
+        self, limits: SchedulerLimits, cache: KVCache, parking: Parking | None = None, draft: Draft | None = None
+    ) -> None:
+        """``parking`` keeps the pages of sequences that give way; None: they are computed again. ``draft`` is asked for
+        drafts where a step has room for some; None: no sequence speculates."""
         self._limits = limits
+        self._draft = draft
         self._cache = cache
         self._parking = parking
         self._waiting: list[Sequence] = []  # both lists are ordered by rank
@@ -111,7 +117,8 @@ class Scheduler:
                 continue  # it has given way
             chunks[sequence] = Chunk(sequence, slot, first, 1, True)
             self._budget -= 1
-        self._add_drafts(decoding)
+        if self._draft is not None:
+            self._add_drafts(decoding, self._draft)
         for sequence in prefilling:
             if sequence.slot is not None and self._budget:
                 self._plan(sequence)
@@ -120,21 +127,21 @@ class Scheduler:
         rows = self._limits.max_num_batched_tokens - self._budget
         return StepPlan(tuple(self._chunks.values()), rows, tuple(self._placed), tuple(self._spoilt))
 
-    def _add_drafts(self, decoding: Items[Sequence]) -> None:
+    def _add_drafts(self, decoding: Items[Sequence], draft_of: Draft) -> None:
         """Gives drafts what others leave: rows of the step, rows of logits, and pages that are free."""
         logits = self._limits.max_num_seqs - len(self._running) - min(len(self._waiting), len(self._slots))
-        rows = self._budget - (len(self._running) - len(decoding))
+        most = min(logits, self._budget - (len(self._running) - len(decoding)))
         for sequence in decoding:
-            length = min(len(sequence.draft), logits, rows)
+            if most <= 0:
+                return
             chunk = self._chunks.get(sequence)
-            if length <= 0 or chunk is None:
+            if chunk is None or not (draft := draft_of(sequence, most)):
                 continue
-            total = chunk.first + 1 + length
+            total = chunk.first + 1 + len(draft)
             if total > sequence.room and not self._cache.extend(sequence, total):
                 continue
-            draft = sequence.draft[:length]
-            self._chunks[sequence] = chunk._replace(rows=1 + length, draft=draft)
-            logits, rows, self._budget = logits - length, rows - length, self._budget - length
+            self._chunks[sequence] = chunk._replace(rows=1 + len(draft), draft=draft)
+            most, self._budget = most - len(draft), self._budget - len(draft)
 
     def _require_fit(self, sequence: Sequence) -> None:
         limits, prompt, asked = self._limits, sequence.prompt_length, sequence.sampling.max_tokens

@@ -28,7 +28,6 @@ class Sequence:
         "arrival",
         "cached",
         "computed",
-        "draft",
         "due",
         "id",
         "keys",
@@ -74,7 +73,6 @@ class Sequence:
         self.due = 0  # tokens computed from which on a page can be sealed or given back
         self.keys: list[bytes] = []  # prefix keys of full pages, computed when first needed
         self.slot: int | None = None  # row of the page table, while running
-        self.draft: tuple[int, ...] = ()  # tokens that are thought to come next, for the step being planned
 
     @property
     def total(self) -> int:

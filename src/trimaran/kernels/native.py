@@ -143,15 +143,18 @@ class NativeExecutor:
         positions: Sequence[int],
         masks: UInt32 = _NO_MASKS,
         masked: Sequence[int] = (),
+        after: Sequence[int] = (),
     ) -> list[Choice]:
         """A token for each of ``rows`` of the last step's logits; they must have been wanted. No row comes twice.
 
         ``masks`` ``[n, ceil(vocab / 32)]`` have a bit for each token that may be chosen; ``masked`` says which of them
-        is for each of ``rows``, -1 being none. Without ``masked`` there are none.
+        is for each of ``rows``, -1 being none. Without ``masked`` there are none. ``after`` says of the rows of a draft
+        what the row before must give; where it does not, this one's token means nothing, and its sampler need not have
+        seen it. -1, or without ``after``: of no draft.
         """
         if self._core is None:
             raise ValueError("the executor is closed")
-        return self._core.choose(samplers, rows, positions, masks, masked)
+        return self._core.choose(samplers, rows, positions, masks, masked, after)
 
     def export_pages(self, group: int, pages: Int32, page_format: KVFormat) -> UInt8:
         """See ``Executor.export_pages``."""

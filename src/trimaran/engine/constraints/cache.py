@@ -45,14 +45,19 @@ class GrammarCache:
             self._text -= len(text)
         return found
 
+    def tokenizer(self) -> "GrammarTokenizer":
+        """What grammars are compiled for; read by the thread that compiles the first."""
+        if self._tokenizer is None:
+            from trimaran.engine.constraints.tokenizer import grammar_tokenizer
+
+            self._tokenizer = grammar_tokenizer(self._table())
+        return self._tokenizer
+
     def _compile(self, grammar: Grammar) -> "LLMatcher":
         from trimaran.engine.constraints.grammars import compile_grammar
-        from trimaran.engine.constraints.tokenizer import grammar_tokenizer
 
         begun = time.perf_counter()
-        if self._tokenizer is None:
-            self._tokenizer = grammar_tokenizer(self._table())
-        matcher = compile_grammar(grammar, self._tokenizer)
+        matcher = compile_grammar(grammar, self.tokenizer())
         self.compiled += 1
         self.seconds += time.perf_counter() - begun
         return matcher

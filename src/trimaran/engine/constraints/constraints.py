@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +20,8 @@ from trimaran.engine.constraints.tokens import TokenTable
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
+
+    from trimaran.engine.constraints.grammars import Grammars
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +59,7 @@ class Constraints:
         self._read_table = table
         self._cache = GrammarCache(self._thread, self._table)
         self._custom = CustomConstraints(self._table)
-        self._grammars: Kind | None = None
+        self._grammars: Grammars | None = None
         self._threads = max(1, threads // 2)  # the executor's own are at work meanwhile
         self._rows, self._words = rows, -(-vocab // 32)
         self._coming: dict[str, _Coming] = {}
@@ -112,18 +115,35 @@ class Constraints:
         futures: list[Future[Any]] = [coming.future for coming in self._coming.values()]
         wait(futures, _NAP_SECONDS, FIRST_COMPLETED)
 
-    def fill(self, matchers: Sequence[Matcher]) -> UInt32:
-        """A row of bits for each matcher, valid until the next call; those that have an error are not looked at."""
+    def fill(self, matchers: Sequence[Matcher], drafts: Sequence[tuple[int, ...]]) -> UInt32:
+        """A row of bits for each matcher, followed by one for each token of its draft, valid until the next call; those
+        that have an error are not looked at."""
         begun = time.perf_counter()
         kinds = _by_kind(matchers)
         if len(kinds) == 1:
-            masks = next(iter(kinds)).masks(matchers)
+            masks = next(iter(kinds)).masks(matchers, drafts)
         else:
-            masks = np.empty((len(matchers), self._words), np.uint32)
-            for kind, rows in kinds.items():
-                masks[rows] = kind.masks([matchers[row] for row in rows])
+            ends = list(accumulate(1 + len(draft) for draft in drafts))
+            masks = np.empty((ends[-1], self._words), np.uint32)
+            for kind, places in kinds.items():
+                rows = [row for place in places for row in range(ends[place] - 1 - len(drafts[place]), ends[place])]
+                masks[rows] = kind.masks([matchers[place] for place in places], [drafts[place] for place in places])
         self._counters.mask_seconds += time.perf_counter() - begun
         return masks
+
+    def forced(self, matcher: Matcher, most: int) -> tuple[int, ...]:
+        """At most ``most`` tokens that must come next; empty where much may."""
+        begun = time.perf_counter()
+        forced = matcher.kind.forced(matcher, most)
+        self._counters.mask_seconds += time.perf_counter() - begun
+        return forced
+
+    def accepted(self, matcher: Matcher, draft: tuple[int, ...]) -> tuple[int, ...]:
+        """The beginning of ``draft`` that may come next."""
+        begun = time.perf_counter()
+        accepted = matcher.kind.accepted(matcher, draft) if draft else ()
+        self._counters.mask_seconds += time.perf_counter() - begun
+        return accepted
 
     def advance(self, matchers: Sequence[Matcher], tokens: Sequence[int]) -> None:
         """Moves each matcher by a token that its mask has let through."""
@@ -150,8 +170,8 @@ class Constraints:
         if self._grammars is None:
             from trimaran.engine.constraints.grammars import Grammars  # loaded long since, by the thread
 
-            self._grammars = Grammars(self._threads, self._rows, self._words)
-        return Matcher(self._grammars, found.deep_copy(), coming.grammar.field)
+            self._grammars = Grammars(self._threads, self._rows, self._cache.tokenizer(), self._words)
+        return self._grammars.start(found, coming.grammar.field)
 
     def _table(self) -> TokenTable:
         if self._read_table is None:

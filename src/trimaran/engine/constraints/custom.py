@@ -51,7 +51,7 @@ class CustomConstraints:
             raise RequestError(f"{grammar.field}: {error}", param=grammar.field) from None
         except Exception as error:
             raise custom.failure(error) from error
-        return Matcher(custom, state, grammar.field)
+        return Matcher(custom, state, grammar.field, drafts=False)
 
     def _load(self, name: str, field: str) -> "Custom":
         offered = {found.name: found for found in entry_points(group=ENTRY_POINTS)}
@@ -91,8 +91,17 @@ class Custom:
         for matcher, state in zip(matchers, states, strict=True):
             matcher.state, matcher.finished = state, state is None
 
-    def masks(self, matchers: Sequence[Matcher]) -> UInt32:
+    def forced(self, matcher: Matcher, most: int) -> tuple[int, ...]:  # noqa: ARG002  # takes no drafts
         """See ``Kind``."""
+        return ()
+
+    def accepted(self, matcher: Matcher, draft: tuple[int, ...]) -> tuple[int, ...]:  # noqa: ARG002  # takes no drafts
+        """See ``Kind``."""
+        return ()
+
+    def masks(self, matchers: Sequence[Matcher], drafts: Sequence[tuple[int, ...]]) -> UInt32:
+        """See ``Kind``."""
+        assert not any(drafts), "a draft for a constraint that takes none"
         try:
             found = self.constraint.mask([matcher.state for matcher in matchers])
             if found.shape != (len(matchers), self._words) or found.dtype != np.uint32:
@@ -100,7 +109,7 @@ class Custom:
                 raise ValueError(f"mask returned {found.dtype} {list(found.shape)} where {wanted} was wanted")
         except Exception as error:
             alone: list[UInt32] = []
-            self._blame(error, matchers, lambda i: alone.append(self.masks(matchers[i : i + 1])))
+            self._blame(error, matchers, lambda i: alone.append(self.masks(matchers[i : i + 1], ((),))))
             return np.concatenate(alone) if alone else np.zeros((1, self._words), np.uint32)
         return np.ascontiguousarray(found)
 

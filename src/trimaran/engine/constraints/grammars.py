@@ -4,6 +4,8 @@ import json
 import re
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, cast
 
 import numpy as np
@@ -40,32 +42,92 @@ def compile_grammar(grammar: Grammar, tokenizer: GrammarTokenizer) -> LLMatcher:
     return matcher
 
 
+@dataclass(slots=True)
+class _Place:
+    """Where an answer stands in a grammar."""
+
+    compiled: LLMatcher  # the beginning, of all requests with this grammar
+    followed: LLMatcher
+    taken: list[int]  # the tokens between the two
+
+
 class Grammars:
     """The kind of all matchers of grammars."""
 
-    def __init__(self, threads: int, rows: int, words: int) -> None:
+    def __init__(self, threads: int, rows: int, tokenizer: GrammarTokenizer, words: int) -> None:
         """Fills up to ``rows`` masks of ``words`` at a time, by ``threads``."""
         self._executor = LLExecutor(threads)
+        self._tokenizer = tokenizer
         self._masks: UInt32 = np.zeros((rows, words), np.uint32)
+
+    def start(self, compiled: LLMatcher, field: str) -> Matcher:
+        """A matcher at the beginning."""
+        return Matcher(self, _Place(compiled, compiled.deep_copy(), []), field)
 
     def advance(self, matchers: Sequence[Matcher], tokens: Sequence[int]) -> None:
         """See ``Kind``."""
-        pairs = [(matcher.state, token) for matcher, token in zip(matchers, tokens, strict=True)]
-        for matcher, taken in zip(matchers, self._executor.consume_token_par(pairs), strict=True):
-            if not taken:
+        pairs = [(matcher.state.followed, token) for matcher, token in zip(matchers, tokens, strict=True)]
+        taken = self._executor.consume_token_par(pairs)
+        for matcher, (followed, token), went in zip(matchers, pairs, taken, strict=True):
+            matcher.state.taken.append(token)
+            if not went:
                 matcher.error = _trouble(matcher)
-            elif matcher.state.is_stopped():
+            elif followed.is_stopped():
                 matcher.finished = True
 
-    def masks(self, matchers: Sequence[Matcher]) -> UInt32:
+    def masks(self, matchers: Sequence[Matcher], drafts: Sequence[tuple[int, ...]]) -> UInt32:
         """See ``Kind``."""
-        masks = self._masks[: len(matchers)]
-        pairs = [(matcher.state, row) for row, matcher in enumerate(matchers)]
-        self._executor.unsafe_compute_mask_ptr(pairs, masks.ctypes.data, masks.strides[0], len(masks))
-        for matcher in matchers:
-            if matcher.state.is_error():
+        plain: list[tuple[LLMatcher, int]] = []
+        drafted: list[tuple[LLMatcher, int, list[int]]] = []
+        rows = 0
+        for matcher, draft in zip(matchers, drafts, strict=True):
+            if draft:
+                drafted.append((matcher.state.followed, rows, list(draft)))
+            else:
+                plain.append((matcher.state.followed, rows))
+            rows += 1 + len(draft)
+        masks = self._masks[:rows]
+        where = masks.ctypes.data, masks.strides[0], rows
+        if plain:
+            self._executor.unsafe_compute_mask_ptr(plain, *where)
+        if drafted:
+            self._executor.unsafe_compute_mask_ptr_with_draft_token(drafted, *where)
+        row = 0
+        for matcher, draft in zip(matchers, drafts, strict=True):
+            if draft and matcher.state.followed.is_error():
+                self._retreat(matcher)
+                masks[row : row + 1 + len(draft)] = 0
+                self._executor.unsafe_compute_mask_ptr([(matcher.state.followed, row)], *where)
+            if matcher.state.followed.is_error():
                 matcher.error = _trouble(matcher)
+            row += 1 + len(draft)
         return masks
+
+    def forced(self, matcher: Matcher, most: int) -> tuple[int, ...]:
+        """See ``Kind``."""
+        return self._cut(matcher.state.followed.compute_ff_tokens()[:most])
+
+    def accepted(self, matcher: Matcher, draft: tuple[int, ...]) -> tuple[int, ...]:
+        """See ``Kind``."""
+        followed, cut = matcher.state.followed, self._cut(draft)
+        accepted = cut[: followed.validate_tokens(list(cut))]
+        if followed.is_error():
+            self._retreat(matcher)
+            return ()
+        return accepted
+
+    def _cut(self, draft: Sequence[int]) -> tuple[int, ...]:
+        """Up to the first token that is no text: llguidance does not always come back from an end of text."""
+        never = self._tokenizer.not_text
+        return tuple(takewhile(lambda token: token not in never, draft))
+
+    def _retreat(self, matcher: Matcher) -> None:
+        """A draft has met a limit, or the grammar cannot be followed backwards: as if there had been none, and there
+        will be none."""
+        place: _Place = matcher.state
+        place.followed = place.compiled.deep_copy()
+        place.followed.consume_tokens(place.taken)
+        matcher.drafts = False
 
     def nothing_left(self) -> TrimaranError:
         """See ``Kind``."""
@@ -75,7 +137,7 @@ class Grammars:
 def _trouble(matcher: Matcher) -> RequestError:
     """A grammar that was fine may meet a limit on what following it may cost, anywhere in an answer."""
     return RequestError(
-        f"{matcher.field}: the answer cannot go on, {_first_line(matcher.state.get_error())}",
+        f"{matcher.field}: the answer cannot go on, {_first_line(matcher.state.followed.get_error())}",
         param=matcher.field,
         code="grammar_too_complex",
     )

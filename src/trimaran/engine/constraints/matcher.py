@@ -21,9 +21,19 @@ class Kind(Protocol):
         """Each matcher's answer has one more token; those whose answer is complete are ``finished``."""
         ...
 
-    def masks(self, matchers: Sequence["Matcher"]) -> UInt32:
-        """A row for each, ``[matchers, ceil(vocab / 32)]``, valid until the next call: bit ``i % 32`` of word
-        ``i // 32`` lets token ``i`` come next."""
+    def masks(self, matchers: Sequence["Matcher"], drafts: Sequence[tuple[int, ...]]) -> UInt32:
+        """A row for each, and one more behind each token of its draft, ``[matchers and drafted, ceil(vocab / 32)]``,
+        valid until the next call: bit ``i % 32`` of word ``i // 32`` lets token ``i`` come next. Matchers stay where
+        they are. One for which its draft was too much has no ``drafts`` any more, and its rows of the draft are empty.
+        """
+        ...
+
+    def forced(self, matcher: "Matcher", most: int) -> tuple[int, ...]:
+        """A draft of what must come next, as far as it must; empty where much may."""
+        ...
+
+    def accepted(self, matcher: "Matcher", draft: tuple[int, ...]) -> tuple[int, ...]:
+        """The beginning of ``draft`` that may come next."""
         ...
 
     def nothing_left(self) -> TrimaranError:
@@ -39,5 +49,6 @@ class Matcher:
     kind: Kind
     state: Any  # belongs to ``kind``
     field: str  # where the client wrote the constraint
+    drafts: bool = True  # whether drafts may be tried on it: it can be moved back
     finished: bool = False  # nothing can follow: the answer is complete
     error: TrimaranError | None = None

@@ -45,6 +45,7 @@ class GrammarTokenizer:
 
     vocabulary: LLTokenizer
     control: dict[str, int]
+    not_text: frozenset[int]  # these, and what ends a text
 
 
 def grammar_tokenizer(table: TokenTable) -> GrammarTokenizer:
@@ -52,4 +53,4 @@ def grammar_tokenizer(table: TokenTable) -> GrammarTokenizer:
     adapter = _Adapter(table)
     adapter.by_bytes = LLTokenizer(adapter, eos_token=sorted(table.eos_ids))
     control = {table.tokens[token].decode("utf-8", "replace"): token for token in sorted(table.control_ids)}
-    return GrammarTokenizer(adapter.by_bytes, control)
+    return GrammarTokenizer(adapter.by_bytes, control, table.control_ids | table.eos_ids)
