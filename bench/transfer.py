@@ -2,6 +2,7 @@
 
     python bench/transfer.py
     python bench/transfer.py --tokens 512 --format bf16 --transports shm
+    python bench/transfer.py --tokens 512 --rounds 3 --delay 20 --loss 1
 
 A prompt's pages, those of SmolLM2-135M, go through everything that a transfer between two engines consists of: copied
 out of the sender's pages a batch at a time, checked, sent, received, checked again, copied into the receiver's pages,
@@ -10,6 +11,9 @@ over a bare TCP connection on loopback to a process that only receives them (*lo
 the median counts. *One page*: the time until a transfer of a single page is acknowledged. *tcp, open* is authenticated
 and not encrypted, as between hosts of which one has no ``cryptography``. *CPU*: processor time of both processes, which
 neighbours disturb less than they do the time that passes.
+
+With ``--delay`` or ``--loss`` the two processes are on hosts of their own (``trimaran.bench.network``), between which
+packets are late or lost; pages go by TCP, and *loopback* is a bare TCP connection between the two.
 """
 
 import argparse
@@ -32,6 +36,8 @@ from msgspec import structs
 from trimaran.base.errors import ConfigError, TrimaranError
 from trimaran.base.formats import CacheGroup, HeadsCache, KVFormat
 from trimaran.base.messages import Token
+from trimaran.bench.network import ADDRESSES, Network
+from trimaran.bench.wire import Weather
 from trimaran.kernels.handoff import BATCH_BYTES, largest_batch
 from trimaran.kernels.page_layout import PageLayout
 from trimaran.pools.arrivals import Arrivals
@@ -57,22 +63,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--format", type=KVFormat, default=KVFormat.INT8, choices=list(KVFormat), help="of the pages")
     parser.add_argument("--transports", nargs="+", default=list(TRANSPORTS), choices=list(TRANSPORTS))
     parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--delay", type=float, metavar="MS", help="between two hosts, each way")
+    parser.add_argument("--loss", type=float, metavar="PERCENT", help="of packets between two hosts")
     parser.add_argument("--receiver", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--there", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     given = parser.parse_args(argv)
     if given.receiver:
         return receive(given)
+    if given.there is None and (given.delay is not None or given.loss is not None):
+        return from_host_to_host(given)
+    other = Other("127.0.0.1", "127.0.0.1", []) if given.there is None else Other(*ADDRESSES, given.there)
     layout = layout_of(given.format)
     pages = random_pages(layout, given.tokens)
     with ExitStack() as stack:
         ways: dict[str, Way] = {
             "memcpy": Copy(pages),
-            "loopback": stack.enter_context(loopback(pages)),
+            "loopback": stack.enter_context(loopback(pages, other)),
         }
         for name in given.transports:
             try:
-                ways[name] = stack.enter_context(transfers(name, given, layout, pages))
+                ways[name] = stack.enter_context(transfers(name, given, other, layout, pages))
                 if name == "tcp" and ciphers():
-                    ways["tcp, open"] = stack.enter_context(transfers(name, given, layout, pages, encrypted=False))
+                    open_ = transfers(name, given, other, layout, pages, encrypted=False)
+                    ways["tcp, open"] = stack.enter_context(open_)
             except ConfigError as error:
                 print(f"{name}: {error}", file=sys.stderr)
         whole: dict[str, list[Spent]] = {name: [] for name in ways}
@@ -85,6 +98,22 @@ def main(argv: Sequence[str] | None = None) -> int:
                     short[name].append(spent[1])
     report(pages.nbytes, whole, short)
     return 0
+
+
+class Other(NamedTuple):
+    """Where the other process is."""
+
+    here: str  # address of this process's host
+    there: str
+    command: list[str]  # what runs a command there
+
+
+def from_host_to_host(given: argparse.Namespace) -> int:
+    """This program again, on one of two hosts."""
+    options = ["--tokens", str(given.tokens), "--format", given.format, "--rounds", str(given.rounds)]
+    with Network(Weather(delay=(given.delay or 0) / 1e3, loss=(given.loss or 0) / 1e2)) as network:
+        there = ["--transports", "tcp", "--there", *network.from_within(1, [])]
+        return subprocess.run(network.command(0, [sys.executable, __file__, *options, *there])).returncode
 
 
 class Spent(NamedTuple):
@@ -143,7 +172,7 @@ class Copy:
 
 _SINK = """
 import socket, sys, time
-connected = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+connected = socket.create_connection((sys.argv[1], int(sys.argv[2])))
 room = memoryview(bytearray(1 << 22))
 while head := connected.recv(8, socket.MSG_WAITALL):
     left = int.from_bytes(head, "little")
@@ -154,11 +183,11 @@ while head := connected.recv(8, socket.MSG_WAITALL):
 
 
 @contextmanager
-def loopback(pages: Any) -> Iterator[Way]:
+def loopback(pages: Any, other: Other) -> Iterator[Way]:
     """The bytes of a prompt to another process, which drops them, until it says that it has them."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
+    with socket.create_server((other.here, 0)) as listening:
         port = listening.getsockname()[1]
-        with subprocess.Popen([sys.executable, "-c", _SINK, str(port)]) as sink:
+        with subprocess.Popen([*other.command, sys.executable, "-c", _SINK, other.here, str(port)]) as sink:
             connected, _ = listening.accept()
 
             def burnt() -> float:
@@ -220,15 +249,16 @@ class Sender:
 
 @contextmanager
 def transfers(
-    name: str, given: argparse.Namespace, layout: PageLayout, pages: Any, *, encrypted: bool = True
+    name: str, given: argparse.Namespace, other: Other, layout: PageLayout, pages: Any, *, encrypted: bool = True
 ) -> Iterator[Sender]:
     """Raises ``ConfigError`` where the transport cannot be used."""
     text = new_key_text()
     transport = open_transport(name, PoolKey(text))
     options = ["--receiver", "--tokens", str(given.tokens), "--format", given.format, "--transports", name]
-    command = [sys.executable, __file__, *options]
+    command = [*other.command, sys.executable, __file__, *options]
+    where = f"{other.there}:0" if name == "tcp" else None
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        address = ask(process, {"key": text})["address"]
+        address = ask(process, {"key": text, "listen": where})["address"]
         me = hello("sender", layout, name)
         link = transport.connect(address, me if encrypted else structs.replace(me, ciphers=[]))
         try:
@@ -254,10 +284,11 @@ def ask(process: subprocess.Popen[str], question: dict[str, Any]) -> dict[str, A
 
 def receive(given: argparse.Namespace) -> int:
     """The other process: takes transfers into pages of its own until its standard input ends."""
-    key = PoolKey(json.loads(sys.stdin.readline())["key"])
+    told = json.loads(sys.stdin.readline())
+    key = PoolKey(told["key"])
     layout, name = layout_of(given.format), given.transports[0]
     me = hello("receiver", layout, name)
-    listener = open_transport(name, key).listen(me)
+    listener = open_transport(name, key).listen(me, told["listen"])
     print(json.dumps({"address": listener.address}), flush=True)
     pages = np.zeros((-(-given.tokens // PAGE) + 1, layout.page_bytes(0)), np.uint8)
     arrivals = Arrivals(me.epoch, [layout.page_bytes(0)], lambda *_: True, limit=1)
