@@ -101,8 +101,6 @@ class Layers:
             np.arange(rows + 1, dtype=np.int32),
             np.zeros(rows, np.int32),
             each,
-            (),
-            (),
             np.zeros(0, np.uint64),
             each,
         )

@@ -10,19 +10,10 @@ void tag_pages(Program& p, int group, const Array<int64_t, 1>& tags, const Array
   p.tag_pages(group, tags.shape(0) ? PageTags{tags.data(), owners.data()} : PageTags{});
 }
 
-nb::tuple begin(Program& p, const Array<int32_t, 1>& tokens, const Array<int32_t, 1>& starts,
-                const Array<int32_t, 1>& contexts, const Array<int32_t, 1>& slots,
-                const std::vector<Array<int32_t, 2>>& page_tables, const std::vector<EntryTags>& expected,
-                const Array<uint64_t, 1>& readers, const Array<int32_t, 1>& logits_rows, bool want_logits) {
-  if (starts.shape(0) != contexts.shape(0) + 1 || slots.shape(0) != contexts.shape(0)) {
-    throw std::invalid_argument("starts must have one entry more than contexts, slots as many");
-  }
-  if (!expected.empty() && readers.shape(0) != contexts.shape(0)) {
-    throw std::invalid_argument("readers must have as many entries as contexts");
-  }
-  std::vector<PageTable> tables;
-  for (const auto& t : page_tables) tables.push_back({t.data(), int(t.shape(0)), int(t.shape(1))});
-  std::vector<PageTags> entries;
+void read_tables(Program& p, const std::vector<Array<int32_t, 2>>& page_tables,
+                 const std::vector<EntryTags>& expected) {
+  PageTables tables;
+  for (const auto& t : page_tables) tables.pages.push_back({t.data(), int(t.shape(0)), int(t.shape(1))});
   for (size_t g = 0; g < expected.size(); g++) {
     const auto& [tags, owners] = expected[g];
     for (int d = 0; d < 2; d++) {
@@ -30,7 +21,19 @@ nb::tuple begin(Program& p, const Array<int32_t, 1>& tokens, const Array<int32_t
         throw std::invalid_argument("what is expected of pages must have the shape of their table");
       }
     }
-    entries.push_back({tags.data(), owners.data()});
+    tables.expected.push_back({tags.data(), owners.data()});
+  }
+  p.read_tables(std::move(tables));
+}
+
+nb::tuple begin(Program& p, const Array<int32_t, 1>& tokens, const Array<int32_t, 1>& starts,
+                const Array<int32_t, 1>& contexts, const Array<int32_t, 1>& slots, const Array<uint64_t, 1>& readers,
+                const Array<int32_t, 1>& logits_rows, bool want_logits) {
+  if (starts.shape(0) != contexts.shape(0) + 1 || slots.shape(0) != contexts.shape(0)) {
+    throw std::invalid_argument("starts must have one entry more than contexts, slots as many");
+  }
+  if (readers.shape(0) != 0 && readers.shape(0) != contexts.shape(0)) {
+    throw std::invalid_argument("readers must have as many entries as contexts");
   }
   const StepArrays arrays{tokens.data(),
                           int(tokens.shape(0)),
@@ -38,9 +41,7 @@ nb::tuple begin(Program& p, const Array<int32_t, 1>& tokens, const Array<int32_t
                           contexts.data(),
                           slots.data(),
                           int(contexts.shape(0)),
-                          std::move(tables),
-                          std::move(entries),
-                          readers.data(),
+                          readers.shape(0) ? readers.data() : nullptr,
                           logits_rows.data(),
                           int(logits_rows.shape(0))};
   p.begin(arrays, want_logits);
@@ -174,10 +175,13 @@ void bind_steps(nb::class_<Program>& program) {
       .def("tag_pages", &tag_pages, nb::arg("group"), nb::arg("tags").noconvert(), nb::arg("owners").noconvert(),
            "Steps say from now on what they expect of the group's pages; the arrays must outlive the program. "
            "Empty ones: they say nothing.")
+      .def("read_tables", &read_tables, nb::arg("page_tables").noconvert(), nb::arg("expected").noconvert(),
+           "Names the page tables of the steps from now on, by group, and what is expected of their entries, or (). "
+           "Their "
+           "memory must stay where it is until others are named.")
       .def("begin", &begin, nb::arg("tokens").noconvert(), nb::arg("starts").noconvert(),
-           nb::arg("contexts").noconvert(), nb::arg("slots").noconvert(), nb::arg("page_tables").noconvert(),
-           nb::arg("expected").noconvert(), nb::arg("readers").noconvert(), nb::arg("logits_rows").noconvert(),
-           nb::arg("want_logits"),
+           nb::arg("contexts").noconvert(), nb::arg("slots").noconvert(), nb::arg("readers").noconvert(),
+           nb::arg("logits_rows").noconvert(), nb::arg("want_logits"),
            "Starts a step and returns its faulty sequences. ValueError names the first input that is out of range.")
       .def_prop_ro("check_seconds", &Program::check_seconds, "What comparing the last step's page tags has taken.")
       .def("finish_step", &finish_step, "Returns when the step that begin() started is done.")

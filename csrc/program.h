@@ -148,6 +148,12 @@ class Program {
   // Ties the team's threads to cores, all but the caller's: see Team::pin.
   void pin_threads(const std::vector<int>& cores) { team_.pin(cores); }
 
+  // Names the page tables that steps from now on read, and may be called between two steps only.
+  void read_tables(PageTables tables) {
+    check_running(false);
+    step_.read_tables(std::move(tables));
+  }
+
   // One step in two halves. begin() checks the inputs and sets the team to work; it throws std::invalid_argument on
   // values out of range, and nothing has begun then. finish_step() joins in and returns when the step is done. The
   // arrays must not change in between, and nothing else may be called: std::logic_error.

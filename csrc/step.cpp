@@ -39,13 +39,15 @@ void Step::load(const StepArrays& a, const StepLimits& limits, const std::vector
   for (int i = 0; i < a.logits; i++) check(a.logits_rows[i], 0, a.rows, "logits row", i);
   check(a.starts[0], 0, 1, "first row", 0);
   check(a.starts[a.sequences], a.rows, a.rows + 1, "last row", a.sequences);
-  check(int64_t(a.page_tables.size()), int64_t(groups.size()), int64_t(groups.size()) + 1, "number of page tables", 0);
+  check(int64_t(tables_.pages.size()), int64_t(groups.size()), int64_t(groups.size()) + 1, "number of page tables", 0);
   int table_rows = INT_MAX, columns = INT_MAX;
-  for (const PageTable& t : a.page_tables)
+  for (const PageTable& t : tables_.pages)
     table_rows = std::min(table_rows, t.rows), columns = std::min(columns, t.columns);
-  const bool tagged = !a.expected.empty();
+  const bool tagged = !tables_.expected.empty();
   for (const GroupLimits& group : groups) check(group.held.tags != nullptr, tagged, tagged + 1, "page tags", 0);
-  if (tagged) check(int64_t(a.expected.size()), int64_t(groups.size()), int64_t(groups.size()) + 1, "expectations", 0);
+  const auto expectations = int64_t(tables_.expected.size());
+  if (tagged) check(expectations, int64_t(groups.size()), int64_t(groups.size()) + 1, "expectations", 0);
+  check(a.readers != nullptr, tagged, tagged + 1, "readers", 0);
   if (tagged && int(null_pages_.size()) < columns) null_pages_.assign(columns, 0);
   sequences_.clear();
   faulty_.clear();
@@ -58,7 +60,7 @@ void Step::load(const StepArrays& a, const StepLimits& limits, const std::vector
     const int count = (a.contexts[i] + rows + limits.page_size - 1) / limits.page_size;
     SequenceRows sequence{a.starts[i], rows, a.contexts[i], {}};
     for (size_t g = 0; g < groups.size(); g++) {
-      const PageTable& table = a.page_tables[g];
+      const PageTable& table = tables_.pages[g];
       const int32_t* pages = table.pages + size_t(a.slots[i]) * table.columns;
       const int first = first_seen(a.contexts[i], groups[g].window) / limits.page_size;
       for (int p = first; p < count && !tagged; p++) check(pages[p], 0, groups[g].num_pages, "page", p);
@@ -77,8 +79,8 @@ void Step::take_out_faulty(int page_size, const std::vector<GroupLimits>& groups
     const int written = s.context / page_size, end = (s.context + s.rows + page_size - 1) / page_size;
     bool holds = true;
     for (size_t g = 0; g < groups.size() && holds; g++) {
-      const size_t row = size_t(arrays_.slots[i]) * arrays_.page_tables[g].columns;
-      const PageTags expected{arrays_.expected[g].tags + row, arrays_.expected[g].owners + row};
+      const size_t row = size_t(arrays_.slots[i]) * tables_.pages[g].columns;
+      const PageTags expected{tables_.expected[g].tags + row, tables_.expected[g].owners + row};
       const int first = first_seen(s.context, groups[g].window) / page_size;
       holds = holds_pages(s.pages[g], expected, groups[g], first, written, end, arrays_.readers[i]);
     }

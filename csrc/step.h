@@ -2,6 +2,7 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "kernels.h"
@@ -9,7 +10,8 @@
 
 namespace trimaran {
 
-// The arrays of StepInputs (src/trimaran/kernels/step.py). They belong to the caller and outlive the step.
+// The page tables of StepInputs (src/trimaran/kernels/step.py), and what their entries were made for. They belong to
+// Python, which changes their numbers between steps, and are where they are until others are named.
 struct PageTable {
   const int32_t* pages;  // [rows][columns]
   int rows, columns;
@@ -22,14 +24,18 @@ struct PageTags {
   const uint64_t* owners;
 };
 
+struct PageTables {
+  std::vector<PageTable> pages;    // by cache group
+  std::vector<PageTags> expected;  // of each table's entries; empty where pages have no tags
+};
+
+// The other arrays of StepInputs. They belong to the caller and outlive the step.
 struct StepArrays {
   const int32_t* tokens;
   int rows;
   const int32_t *starts, *contexts, *slots;
   int sequences;
-  std::vector<PageTable> page_tables;  // by cache group
-  std::vector<PageTags> expected;      // of each table's entries; empty where pages have no tags
-  const uint64_t* readers;             // [sequences], where pages have tags: whose rows of the tables these are
+  const uint64_t* readers;  // [sequences], or null where pages have no tags: whose rows of the tables these are
   const int32_t* logits_rows;
   int logits;
 };
@@ -47,6 +53,9 @@ struct GroupLimits {
 
 class Step {
  public:
+  // What the steps from now on read pages by.
+  void read_tables(PageTables tables) { tables_ = std::move(tables); }
+
   // Throws std::invalid_argument that names the first value out of range; nothing has been written then. Where pages
   // have tags, a page that is out of range, or not what its entry was made for, is no error: its sequence gets the null
   // page alone and is faulty.
@@ -71,6 +80,7 @@ class Step {
  private:
   void take_out_faulty(int page_size, const std::vector<GroupLimits>& groups);
 
+  PageTables tables_;
   StepArrays arrays_{};
   std::vector<SequenceRows> sequences_;
   std::vector<int> faulty_;

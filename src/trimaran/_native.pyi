@@ -207,14 +207,17 @@ class Program:
     def logits(self, x: int) -> None: ...
     def finish(self) -> None: ...
     def pin_threads(self, cores: list[int]) -> None: ...
+    def read_tables(
+        self,
+        page_tables: Sequence[npt.NDArray[np.int32]],
+        expected: Sequence[tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]],
+    ) -> None: ...
     def begin(
         self,
         tokens: npt.NDArray[np.int32],
         starts: npt.NDArray[np.int32],
         contexts: npt.NDArray[np.int32],
         slots: npt.NDArray[np.int32],
-        page_tables: Sequence[npt.NDArray[np.int32]],
-        expected: Sequence[tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]],
         readers: npt.NDArray[np.uint64],
         logits_rows: npt.NDArray[np.int32],
         want_logits: bool,

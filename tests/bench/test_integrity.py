@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from engine.driving import greedy
 from engine.tiny_model import write_model
+from trimaran.base.errors import ConfigError
 from trimaran.base.messages import Submit
 from trimaran.bench.integrity import LEAST_PAIRS, WIDE, Changes, IntegrityReport, run_integrity
 from trimaran.cli.app import app
@@ -74,6 +75,11 @@ def test_one_engine_runs_both_ways(tiny):
         assert len(changes.gaps_on) == len(changes.gaps_off) == len(changes.slower)
         assert changes.entries > 0
         assert 0 < changes.check_share < 1
+
+
+def test_too_few_output_tokens_are_refused(tiny):
+    with pytest.raises(ConfigError, match="20 output tokens are too few: 1 sequences need 7"):
+        run_integrity(tiny, [1], output=20, threads=1, seconds=0.1, progress=lambda _: None)
 
 
 def test_the_command(tiny):

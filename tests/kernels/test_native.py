@@ -304,7 +304,8 @@ for _ in range(8):
     core = executor()._core
     NOBODY = np.zeros(0, np.uint64)
     held = step(Rows(PROMPT, 0, PAGES))
-    arrays = (held.tokens, held.starts, held.contexts, held.slots, held.page_tables, (), NOBODY, held.logits_rows)
+    core.read_tables(held.page_tables, ())
+    arrays = (held.tokens, held.starts, held.contexts, held.slots, NOBODY, held.logits_rows)
     core.begin(*arrays, False)
     del core
 """
@@ -327,10 +328,16 @@ def test_nothing_else_may_be_done_while_a_step_runs() -> None:
         core.finish_step()
     nobody = np.zeros(0, np.uint64)
     held = step(Rows(PROMPT, 0, PAGES))
-    arrays = (held.tokens, held.starts, held.contexts, held.slots, held.page_tables, (), nobody, held.logits_rows)
+    core.read_tables(held.page_tables, ())
+    arrays = (held.tokens, held.starts, held.contexts, held.slots, nobody, held.logits_rows)
     core.begin(*arrays, True)
     nothing = ([], [], [], NO_MASKS, [], [])
-    for forbidden in (lambda: core.begin(*arrays, True), lambda: core.choose(*nothing), core.profile):
+    for forbidden in (
+        lambda: core.begin(*arrays, True),
+        lambda: core.choose(*nothing),
+        lambda: core.read_tables((), ()),
+        core.profile,
+    ):
         with pytest.raises(RuntimeError, match="a step is running"):
             forbidden()
     core.finish_step()

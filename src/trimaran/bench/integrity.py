@@ -2,8 +2,10 @@
 is narrow enough.
 
 Two engines differ by where their memory lies, by more than tags cost; so one engine runs both ways. Four slices make a
-pair: on, off, off, on, the next time the other way round, so that contexts that grow take no side. The books of tags,
-owners and what tables expect are kept either way: they cost a few numbers for each page, once in ``page_size`` tokens.
+pair: on, off, off, on, the next time the other way round, so that contexts that grow take no side. A slice is as many
+steps as a page has tokens, so that each sequence fills one page and takes another in every slice: those steps take some
+60 us longer, and slices of any other length share them out unequally for as long as a run lasts. The books of tags,
+owners and what tables expect are kept either way: they cost a few numbers for each page.
 """
 
 import statistics
@@ -16,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from trimaran.base.errors import ConfigError
 from trimaran.base.messages import Submit
 from trimaran.base.sampling import SamplingParams
 from trimaran.bench.cases import CHUNK
@@ -28,8 +31,7 @@ from trimaran.kernels.native import NativeExecutor
 WIDE = 0.005  # half width of a 95 % interval that is narrow enough
 LEAST_PAIRS, MOST_PAIRS = 8, 10_000
 LOOK_EVERY = 32  # pairs
-PROMPT = 256
-SLICE_SECONDS, LEAST_STEPS = 0.012, 4  # of a slice
+PROMPT = 256  # tokens, or up to a page fewer, so that sequences do not all fill their pages in the same steps
 BLOCK = 100  # steps of either kind from which a 95th percentile is taken
 SETTLE = 4  # steps after a prefill that are not measured
 
@@ -179,14 +181,14 @@ class _Measurement:
         self._output = output
         self._random = np.random.default_rng()
         self._left = 0  # steps before the first sequence ends
-        self._steps = 0  # of a slice
+        self._steps = engine.executor.page_size  # of a slice
 
     def run(self, seconds: float, progress: Callable[[str], None]) -> None:
         changes, began = self._changes, time.perf_counter()
         while (pairs := len(changes.slower)) < LEAST_PAIRS or (changes.seconds < seconds and pairs < MOST_PAIRS):
             if pairs % LOOK_EVERY == 0 and changes.narrow:
                 break
-            if self._left < 4 * self._steps + SETTLE or not self._steps:
+            if self._left < 4 * self._steps:
                 self._prefill()
             self._pair()
             changes.seconds = time.perf_counter() - began
@@ -197,21 +199,21 @@ class _Measurement:
         assert self._engine.stats().page_faults == 0, "a check failed where nothing was wrong"
 
     def _prefill(self) -> None:
-        """Starts the sequences anew, and counts how many steps a slice takes."""
+        """Starts the sequences anew."""
         engine, batch = self._engine, self._changes.batch
         self._check(on=True)
         engine.cancel_all()
-        for number, prompt in enumerate(self._random.integers(3, engine.info.vocab, (batch, PROMPT)).tolist()):
-            engine.submit(
-                Submit(str(number), prompt, SamplingParams(temperature=0.0, max_tokens=self._output, ignore_eos=True))
-            )
+        sampling = SamplingParams(temperature=0.0, max_tokens=self._output, ignore_eos=True)
+        for number, length in enumerate(PROMPT - self._random.integers(0, self._steps, batch)):
+            prompt = self._random.integers(3, engine.info.vocab, length).tolist()
+            engine.submit(Submit(str(number), prompt, sampling))
         while not all(sequence.output_length for sequence in engine.sequences):
             engine.step()
-        gaps = self._slice(SETTLE, on=True)
-        self._steps = self._steps or max(LEAST_STEPS, round(SLICE_SECONDS / float(np.median(gaps))))
+        self._slice(SETTLE, on=True)
         self._left = self._output - max(sequence.output_length for sequence in engine.sequences) - 1
         if self._left < 4 * self._steps:
-            self._steps = max(1, self._left // 4)
+            needed = self._output - self._left + 4 * self._steps
+            raise ConfigError(f"{self._output} output tokens are too few: {batch} sequences need {needed}")
 
     def _pair(self) -> None:
         changes = self._changes
@@ -233,22 +235,22 @@ class _Measurement:
 
     def _slice(self, steps: int, *, on: bool) -> Seconds:
         """The times of so many steps, from one commit to the next."""
-        engine, changes, gaps = self._engine, self._changes, np.empty(steps)
+        engine, changes, gaps, checks = self._engine, self._changes, np.empty(steps), np.empty(steps)
         self._check(on=on)
         if on:
             changes.entries += steps * sum(len(held.refs) for s in engine.sequences for held in s.pages)
         last = time.perf_counter()
         engine.step()  # starts the first one
         for number in range(steps):
-            check = self._executor.check_seconds
+            checks[number] = self._executor.check_seconds
             if number < steps - 1:
                 engine.step()
             else:
                 engine.finish()
             now = time.perf_counter()
             gaps[number], last = now - last, now
-            if on:
-                changes.checks.append(check / gaps[number])
+        if on:
+            changes.checks.extend(checks / gaps)
         return gaps
 
 

@@ -193,7 +193,7 @@ def integrity(
 ) -> None:
     """What page tags cost: throughput and p95 time between tokens with and without, and the check's share of a step.
 
-    One engine turns its check on and off in short slices of decoding, until the 95 % intervals of both are within
+    One engine turns its check on and off every few steps of decoding, until the 95 % intervals of both are within
     0.5 %, or the time is over, which the table says.
 
     \b

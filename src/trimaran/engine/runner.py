@@ -5,7 +5,7 @@ from array import array
 import numpy as np
 
 from trimaran.engine.plan import StepPlan
-from trimaran.kernels.page_tags import PageFault, PageTags, find_faults
+from trimaran.kernels.page_tags import PageFault, PageTags, UInt64, find_faults
 from trimaran.kernels.step import Executor, Int32, StepInputs, StepOutputs
 
 
@@ -15,6 +15,14 @@ class _Ints:
     def __init__(self, count: int) -> None:
         self.items = array("i", bytes(4 * count))
         self.array: Int32 = np.frombuffer(self.items, np.int32)
+
+
+class _Owners:
+    """The same for ``count`` numbers of sequences, which have 64 bits."""
+
+    def __init__(self, count: int) -> None:
+        self.items = array("Q", bytes(8 * count))
+        self.array: UInt64 = np.frombuffer(self.items, np.uint64)
 
 
 class Runner:
@@ -35,7 +43,7 @@ class Runner:
         self.expected = expected  # what is said of the tables' entries to an executor that compares
         self._windows = windows
         self._step: StepInputs | None = None
-        self._readers = array("Q", bytes(8 * max_sequences))
+        self._readers = _Owners(max_sequences)
         self._tokens = _Ints(max_rows)
         self._starts = _Ints(max_sequences + 1)
         self._contexts = _Ints(max_sequences)
@@ -45,7 +53,7 @@ class Runner:
     def start(self, plan: StepPlan, *, want_logits: bool) -> None:
         """Starts the plan's rows; ``finish`` follows before the next ``start``."""
         tokens, starts, logits_rows = self._tokens.items, self._starts.items, self._logits_rows.items
-        contexts, slots, readers = self._contexts.items, self._slots.items, self._readers
+        contexts, slots, readers = self._contexts.items, self._slots.items, self._readers.items
         row = sampled = 0
         for i, chunk in enumerate(plan.chunks):
             sequence, slot, first, rows, samples, draft = chunk
@@ -74,7 +82,7 @@ class Runner:
             logits_rows=self._logits_rows.array[:sampled],
             want_logits=want_logits,
             expected=self.expected,
-            readers=None if self.expected is None else np.frombuffer(readers, np.uint64, n),
+            readers=None if self.expected is None else self._readers.array[:n],
         )
         self._executor.start(self._step)
 

@@ -61,6 +61,9 @@ class NativeExecutor:
         self.layout = options.layout(self.name, program.groups)
         self.page_tags = tuple(PageTags.of(pages) for pages in self.num_pages) if options.page_tags else None
         self._faulty: tuple[int, ...] = ()
+        # What the core reads pages by: it knows their addresses alone, so they are held here.
+        self._page_tables: tuple[Int32, ...] = ()
+        self._expected: tuple[PageTags, ...] | None = None
         self._result = program.result
         self._kv_scales = options.kv_scales
         try:
@@ -98,13 +101,14 @@ class NativeExecutor:
             raise ValueError("the executor is closed")
         assert self._started is None, "a step is running"
         check_expected(step, self.page_tags)
+        if step.page_tables is not self._page_tables or step.expected is not self._expected:
+            self._core.read_tables(step.page_tables, step.expected or ())
+            self._page_tables, self._expected = step.page_tables, step.expected
         self._faulty = self._core.begin(
             step.tokens,
             step.starts,
             step.contexts,
             step.slots,
-            step.page_tables,
-            step.expected or (),
             _NO_READERS if step.readers is None else step.readers,
             step.logits_rows,
             step.want_logits,
