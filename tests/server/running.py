@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
@@ -101,9 +102,9 @@ class Running:
         assert process is not None, f"no process of {role} worker {number}"
         return psutil.Process(process.pid)
 
-    def metric(self, name: str, **labels: str) -> float:
-        """The value of a metric, added up over all labels but those given."""
-        text = self.http.get("/metrics").text
+    def metric(self, name: str, key: str = "none", **labels: str) -> float:
+        """The value of a metric, added up over all labels but those given; ``key`` is the API key, if one is needed."""
+        text = self.http.get("/metrics", headers={"authorization": f"Bearer {key}"}).text
         assert f"# TYPE {name.removesuffix('_count')} " in text, f"no metric {name}"
         lines = [line for line in text.splitlines() if line.startswith((name + " ", name + "{"))]
         wanted = [f'{label}="{value}"' for label, value in labels.items()]
@@ -133,17 +134,23 @@ def running(
 ) -> Iterator[Running]:
     """A ready server over the byte model; leaving stops it. ``options`` are those of ``trimaran serve``."""
     null = null or NullModel(vocab=VOCAB, context=2048, eos_id=END, eos_one_in=64)
-    settings = ServeOptions(model=str(path), **{"timeout_graceful_shutdown": 5.0, **options})
-    config = EngineConfig(
+    with TemporaryDirectory() as folder:
+        more = {"timeout_graceful_shutdown": 5.0, "files_dir": folder, **options}
+        settings = ServeOptions(model=str(path), **more)
+        config = _null_config(path, settings, null, engine or {})
+        with serving(path, settings, config, certificate) as server:
+            yield server
+
+
+def _null_config(path: Path, settings: ServeOptions, null: NullModel, more: dict[str, Any]) -> EngineConfig:
+    return EngineConfig(
         executor="null",
         model=str(path),  # for its vocabulary
         null=null,
         max_num_seqs=settings.max_num_seqs,
         max_waiting=settings.max_num_seqs + settings.max_waiting,
-        **{"kv_memory_bytes": 2**20, **(engine or {})},
+        **{"kv_memory_bytes": 2**20, **more},
     )
-    with serving(path, settings, config, certificate) as server:
-        yield server
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Who is in: how many sequences a server takes on at once, when a refused client should come again, and the end."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Protocol
 
@@ -34,6 +35,7 @@ class Admission:
         self._idle = asyncio.Event()
         self._idle.set()
         self._request_seconds = 1.0  # moving average, for Retry-After
+        self._work: Callable[[], Awaitable[None]] | None = None
 
     def admit(self, run: Admitted, wanted: int) -> None:
         """Takes on a request of ``wanted`` sequences; raises ``DrainingError`` or ``QueueFullError``."""
@@ -66,9 +68,15 @@ class Admission:
         """Requests that have been admitted and not ended."""
         return len(self._runs)
 
+    def before_drain(self, end: Callable[[], Awaitable[None]]) -> None:
+        """Has ``drain`` await ``end`` first, which ends requests that nobody waits for."""
+        self._work = end
+
     async def drain(self, deadline: float) -> int:
         """Admits nothing more, waits up to ``deadline`` seconds, ends what still runs; returns how much that was."""
         self._draining = True
+        if self._work is not None:
+            await self._work()
         try:
             async with asyncio.timeout(deadline):
                 await self._idle.wait()

@@ -18,6 +18,8 @@ from trimaran.server.anthropic import messages as anthropic
 from trimaran.server.anthropic.answers import TokenCount, error_body
 from trimaran.server.anthropic.schema import CountRequest, MessagesRequest
 from trimaran.server.api import Api
+from trimaran.server.batches.routes import UPLOADS, add_batches, add_files
+from trimaran.server.batches.runner import Runner
 from trimaran.server.connection import while_connected
 from trimaran.server.dataplane import DataPlane, Run
 from trimaran.server.embedding import EmbeddingPlane
@@ -39,6 +41,9 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 log = logging.getLogger(__name__)
+
+TEXT_ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/responses")  # of batches
+VECTOR_ENDPOINTS = ("/v1/embeddings",)
 
 
 class Version(msgspec.Struct, frozen=True):
@@ -83,19 +88,24 @@ class Access:
     body_seconds: float = 30.0
 
 
-def create_app(service: Service | EmbeddingService, access: Access) -> ASGIApp:
-    """The complete ASGI application of one server."""
+def create_app(service: Service | EmbeddingService, access: Access, runner: Runner) -> ASGIApp:
+    """The complete ASGI application of one server; ``runner`` begins to run batches with it."""
     api = Api("Trimaran", service.version.version, _describe)
     if isinstance(service, Service):  # first: routes are tried in order
         _add_openai(api, service)
         _add_anthropic(api, service)
     else:
         _add_embeddings(api, service)
+    add_files(api, runner, access.body_seconds)
+    add_batches(
+        api, runner, service.card.names[0], TEXT_ENDPOINTS if isinstance(service, Service) else VECTOR_ENDPOINTS
+    )
     _add_models(api, service.card)
     _add_probes(api, service)
     _add_errors(api)
     app = api.build()
-    wrapped: ASGIApp = ReadBody(app, access.max_body_bytes, access.body_seconds)
+    runner.begin(app)
+    wrapped: ASGIApp = ReadBody(app, access.max_body_bytes, access.body_seconds, streamed=[UPLOADS])
     wrapped = Admit(LimitTenants(wrapped), access.tenants, open_paths=["/health"])
     if access.allowed_origins:
         wrapped = CORSMiddleware(wrapped, access.allowed_origins, allow_methods=["*"], allow_headers=["*"])

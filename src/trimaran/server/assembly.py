@@ -8,9 +8,13 @@ from starlette.types import ASGIApp
 from trimaran.base.errors import IntegrityError
 from trimaran.base.messages import Started
 from trimaran.checkpoint import open_checkpoint
+from trimaran.checkpoint.environment import home
 from trimaran.checkpoint.model_files import AS_THEY_ARE, ModelFiles
 from trimaran.server.admission import Admission
 from trimaran.server.app import Access, EmbeddingService, Service, Version, create_app
+from trimaran.server.batches.file_store import FileLimits
+from trimaran.server.batches.runner import Runner
+from trimaran.server.batches.storage import Storage
 from trimaran.server.dataplane import DataPlane, Limits
 from trimaran.server.embedding import EmbeddingPlane, EncoderLimits
 from trimaran.server.engine import Backend, EngineLink
@@ -78,8 +82,12 @@ def assemble(
     metrics: Metrics,
     started: Started,
     text: Text | EncoderText,
-) -> tuple[ASGIApp, Admission]:
-    """The application that serves ``link`` under ``names``, and its data plane; each part gets its options."""
+) -> tuple[ASGIApp, Admission, Runner]:
+    """The application that serves ``link`` under ``names``, its data plane and what runs batches; each part gets its
+    options.
+
+    Raises ``ConfigError`` when a file or folder that was named cannot be used.
+    """
     access = Access(
         tenants=tenants,
         allowed_origins=options.allowed_origins,
@@ -89,7 +97,9 @@ def assemble(
     about = Version(version, started.executor, started.isa, started.threads, started.weight_format, started.kv_format)
     card = ModelCard(names, started, version)
     if isinstance(text, EncoderText):
-        return _assemble_encoder(options, link, metrics, started, text.tokenizer, card, about, access)
+        encoder = _encoder_plane(options, link, metrics, started, text.tokenizer)
+        runner = _runner(options, tenants, names, encoder)
+        return create_app(EmbeddingService(encoder, card, about), access, runner), encoder, runner
     limits = Limits(
         max_inflight=options.max_num_seqs + options.max_waiting,
         max_running=options.max_num_seqs,
@@ -102,19 +112,25 @@ def assemble(
     file = None if options.responses_file is None else Path(options.responses_file)
     store = ResponseStore(file, options.responses_ttl)
     service = Service(plane, text.template, formats, card, about, store)
-    return create_app(service, access), plane
+    runner = _runner(options, tenants, names, plane)
+    return create_app(service, access, runner), plane, runner
 
 
-def _assemble_encoder(
-    options: ServeOptions,
-    link: Backend,
-    metrics: Metrics,
-    started: Started,
-    tokenizer: EncoderTokenizer,
-    card: ModelCard,
-    about: Version,
-    access: Access,
-) -> tuple[ASGIApp, Admission]:
+def _runner(options: ServeOptions, tenants: Tenants, names: tuple[str, ...], plane: Admission) -> Runner:
+    """What runs batches; a folder for it that was not named is taken when it is needed."""
+    limits = FileLimits(options.max_file_bytes, options.max_files_bytes, options.files_ttl)
+    storage = Storage(home() / "files" if options.files_dir is None else Path(options.files_dir), limits)
+    if options.files_dir is not None:
+        storage.open_now()
+    concurrency, body_bytes = options.batch_concurrency, options.max_body_bytes
+    runner = Runner(storage, plane, tenants, names, concurrency=concurrency, body_bytes=body_bytes)
+    plane.before_drain(runner.stop)
+    return runner
+
+
+def _encoder_plane(
+    options: ServeOptions, link: Backend, metrics: Metrics, started: Started, tokenizer: EncoderTokenizer
+) -> EmbeddingPlane:
     assert isinstance(link, EngineLink), "an encoder has no pools"
     assert started.embedding_width is not None, started
     limits = EncoderLimits(
@@ -125,5 +141,4 @@ def _assemble_encoder(
         width=started.embedding_width,
         deadline=options.timeout_request,
     )
-    plane = EmbeddingPlane(link, tokenizer, limits, metrics)
-    return create_app(EmbeddingService(plane, card, about), access), plane
+    return EmbeddingPlane(link, tokenizer, limits, metrics)

@@ -56,6 +56,22 @@ class DeadlineError(errors.TrimaranError):
     """The request was not done within the server's time limit."""
 
 
+class StorageError(errors.TrimaranError):
+    """Files and batches cannot be kept: another server has their folder, or the disk is full or broken."""
+
+
+class FileNotKnownError(ModelNotFoundError):
+    """No file has this id: it never had, was deleted, has expired, or is another tenant's."""
+
+    code = "file_not_found"
+
+
+class BatchNotKnownError(ModelNotFoundError):
+    """No batch has this id: it never had, ended long ago, or is another tenant's."""
+
+    code = "batch_not_found"
+
+
 class TooManyConnectionsError(errors.TrimaranError):
     """The server has as many connections as it may."""
 
@@ -106,6 +122,8 @@ def answer(error: BaseException) -> ErrorAnswer:
             return ErrorAnswer(500, ErrorBody(text, SERVER, code="page_integrity"))
         case errors.ConstraintError():
             return ErrorAnswer(500, ErrorBody(text, SERVER, code="constraint_failed"))
+        case StorageError():
+            return ErrorAnswer(503, ErrorBody(text, SERVER, code="storage_unavailable"), {"retry-after": "5"})
         case DeadlineError():
             return ErrorAnswer(504, ErrorBody(text, SERVER, code="deadline_exceeded"))
         case _:

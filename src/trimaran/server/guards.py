@@ -40,6 +40,14 @@ async def send_error(scope: Scope, send: Send, answer: ErrorAnswer) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
+async def discard(receive: Receive) -> None:
+    """Reads on for a moment: a client that is still sending when we close would not see the answer."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(DISCARD_SECONDS):
+            while (message := await receive())["type"] == "http.request" and message.get("more_body", False):
+                pass
+
+
 def caller(request: Request) -> Caller:
     """Who sent ``request``, behind ``Observe`` and ``Admit``."""
     scope = request.scope
@@ -152,15 +160,17 @@ class LimitTenants:
 
 
 class ReadBody:
-    """Reads the body before the app runs: at most ``limit`` bytes, within ``seconds``."""
+    """Reads the body before the app runs: at most ``limit`` bytes, within ``seconds``; not on ``streamed`` paths, whose
+    routes read it themselves."""
 
-    def __init__(self, app: ASGIApp, limit: int, seconds: float) -> None:
+    def __init__(self, app: ASGIApp, limit: int, seconds: float, streamed: Sequence[str] = ()) -> None:
         self._app = app
         self._limit = limit
         self._seconds = seconds
+        self._streamed = frozenset(streamed)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] != "http" or scope["path"] in self._streamed:
             await self._app(scope, receive, send)
             return
         try:
@@ -171,7 +181,7 @@ class ReadBody:
             await send_error(scope, send, errors.answer(late))
             return
         except errors.BodyTooLargeError as error:
-            await self._discard(receive)
+            await discard(receive)
             await send_error(scope, send, errors.answer(error))
             return
         if body is None:
@@ -198,13 +208,6 @@ class ReadBody:
                 raise self._too_large()
             if not message.get("more_body", False):
                 return bytes(body)
-
-    async def _discard(self, receive: Receive) -> None:
-        """Reads on for a moment: a client that is still sending when we close would not see the answer."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(DISCARD_SECONDS):
-                while (message := await receive())["type"] == "http.request" and message.get("more_body", False):
-                    pass
 
     def _too_large(self) -> errors.BodyTooLargeError:
         return errors.BodyTooLargeError(f"the body exceeds the limit of {self._limit:,} bytes (--max-body-bytes)")

@@ -7,6 +7,7 @@ from functools import cached_property
 
 from prometheus_client import CollectorRegistry, Counter, disable_created_metrics, generate_latest
 
+from trimaran.server.batch_metrics import BatchMetrics
 from trimaran.server.engine_metrics import EngineMetrics
 from trimaran.server.histogram import Histogram
 
@@ -49,6 +50,7 @@ class Metrics:
             "Of these, those whose earlier turns are written otherwise than before, so that the cache is of no use",
             registry=registry,
         )
+        self.batches = BatchMetrics(registry)
         self.first_token = Histogram(
             "trimaran_time_to_first_token_seconds",
             "From the request's arrival to its first token",

@@ -85,6 +85,17 @@ class ServeOptions:
         None, "SQLite file that keeps what /v1/responses has answered; default: in memory", metavar="FILE"
     )
     responses_ttl: Positive = option(86_400, "seconds for which it is kept", metavar="SECONDS")
+    files_dir: str | None = option(
+        None,
+        "folder of /v1/files and /v1/batches, for one server alone; default: files/ in TRIMARAN_HOME",
+        metavar="FOLDER",
+    )
+    files_ttl: Positive = option(30 * 86_400, "seconds for which files and batches are kept", metavar="SECONDS")
+    max_file_bytes: Positive = option(200 * 2**20, "largest file that may be uploaded", metavar="BYTES")
+    max_files_bytes: Positive = option(10 * 2**30, "what the files of one key may take together", metavar="BYTES")
+    batch_concurrency: Positive = option(
+        32, "most requests of batches at once; fewer while others run, which always go first", metavar="N"
+    )
     chat_template: str | None = option(
         None, "Jinja file to use as the chat template; default: the model's own", metavar="FILE"
     )

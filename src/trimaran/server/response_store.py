@@ -3,14 +3,12 @@
 In memory unless a file is named: what a client said is then gone with the server. A tenant finds its own alone.
 """
 
-import sqlite3
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from trimaran.base.errors import ConfigError
+from trimaran.server.database import Database
 
 MOST_BYTES = 256 << 20  # of all that is kept; the oldest go first
 
@@ -37,33 +35,24 @@ class ResponseStore:
         """``file`` is made if it is not there, readable by its owner alone. Raises ``ConfigError``."""
         self._seconds = seconds
         self._clock = clock
-        self._lock = threading.Lock()
-        try:
-            if file is not None:
-                file.touch(0o600, exist_ok=True)
-            self._db = sqlite3.connect(file or ":memory:", isolation_level=None, check_same_thread=False, timeout=5)
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute("PRAGMA synchronous = NORMAL")
-            self._db.execute(_TABLE)
-        except (OSError, sqlite3.Error) as error:
-            raise ConfigError(f"--responses-file {file} cannot be used: {error}") from error
+        self._database = Database(file, _TABLE, "--responses-file")
 
     def put(self, name: str, tenant: str, stored: Stored) -> None:
         """Keeps a response; one of the same name is replaced."""
         size = len(stored.response) + len(stored.input)
         row = (name, tenant, self._clock() + self._seconds, size, stored.response, stored.input)
-        with self._lock:
-            self._db.execute("INSERT OR REPLACE INTO responses VALUES (?, ?, ?, ?, ?, ?)", row)
-            self._db.execute("DELETE FROM responses WHERE expires < ?", (self._clock(),))
-            (total,) = self._db.execute("SELECT COALESCE(SUM(size), 0) FROM responses").fetchone()
+        with self._database as db:
+            db.execute("INSERT OR REPLACE INTO responses VALUES (?, ?, ?, ?, ?, ?)", row)
+            db.execute("DELETE FROM responses WHERE expires < ?", (self._clock(),))
+            (total,) = db.execute("SELECT COALESCE(SUM(size), 0) FROM responses").fetchone()
             while total > MOST_BYTES:
-                oldest, size = self._db.execute("SELECT id, size FROM responses ORDER BY expires LIMIT 1").fetchone()
-                self._db.execute("DELETE FROM responses WHERE id = ?", (oldest,))
+                oldest, size = db.execute("SELECT id, size FROM responses ORDER BY expires LIMIT 1").fetchone()
+                db.execute("DELETE FROM responses WHERE id = ?", (oldest,))
                 total -= size
 
     def get(self, name: str, tenant: str) -> Stored | None:
-        with self._lock:
-            found = self._db.execute(
+        with self._database as db:
+            found = db.execute(
                 "SELECT response, input FROM responses WHERE id = ? AND tenant = ? AND expires >= ?",
                 (name, tenant, self._clock()),
             ).fetchone()
@@ -71,8 +60,8 @@ class ResponseStore:
 
     def delete(self, name: str, tenant: str) -> bool:
         """Whether there was one."""
-        with self._lock:
-            return self._db.execute("DELETE FROM responses WHERE id = ? AND tenant = ?", (name, tenant)).rowcount > 0
+        with self._database as db:
+            return db.execute("DELETE FROM responses WHERE id = ? AND tenant = ?", (name, tenant)).rowcount > 0
 
     def close(self) -> None:
-        self._db.close()
+        self._database.close()

@@ -5,6 +5,7 @@ is imported while it loads the model.
 """
 
 import asyncio
+import contextlib
 import gc
 import logging
 import socket
@@ -76,11 +77,13 @@ async def serve_on(
 
     metrics = Metrics()
     link = launch.connect(options, metrics)
-    try:
+    async with contextlib.AsyncExitStack() as ends:
+        ends.push_async_callback(link.stop, 0.0)
         stopped = await _unless_stopped(stops, launch.check(options, text.tokenizer))
         if isinstance(stopped, Signals):
             return 130 if stopped == SIGINT else 0
-        app, plane = assemble(options, tenants, model.names, model.version, link, metrics, started, text)
+        app, plane, batches = assemble(options, tenants, model.names, model.version, link, metrics, started, text)
+        ends.push_async_callback(batches.close)
         gc.freeze()  # no collection need look at all this again, which would take 10 ms in mid-stream
         gc.enable()
         seconds = time.monotonic() - begun
@@ -95,8 +98,6 @@ async def serve_on(
             tls=tls,
         )
         return await serve_until_stopped(app, sock, plane, link, stops, how)
-    finally:
-        await link.stop(0.0)
 
 
 async def _load(launch: Launch, path: Path, options: ServeOptions) -> "tuple[Started, AnyText]":

@@ -60,6 +60,10 @@ class Tenant:
         self._requests = None if requests is None else Bucket(requests, now)
         self._tokens = None if tokens is None else Bucket(tokens, now)
 
+    def twin(self) -> "Tenant":
+        """The same tenant, of whom nothing has been counted."""
+        return Tenant(self.name, self._limits, self.salt, self._clock)
+
     def enter(self) -> None:
         """Begins a request, or raises ``RateLimitError``; ``leave`` ends it."""
         limits, now = self._limits, self._clock()
@@ -103,6 +107,12 @@ class Tenants:
             known.setdefault(key.tenant, Tenant(key.tenant, key.limits, salt))
         self._keys = [(key.digest, known[key.tenant]) for key in keys]
         self._anybody = None if keys else Tenant(ANYBODY, anybody)
+        everybody = known.values() if self._anybody is None else [self._anybody]
+        self._apart = {tenant.name: tenant.twin() for tenant in everybody}
+
+    def apart(self, name: str) -> Tenant | None:
+        """The tenant ``name`` as whoever works for it while it does not wait: what that takes is counted apart."""
+        return self._apart.get(name)
 
     def of(self, authorizations: Sequence[bytes]) -> Tenant | None:
         """Whose the request with these ``Authorization`` headers is; ``None``: nobody's."""
