@@ -202,6 +202,8 @@ NB_MODULE(_native, m) {
               nb::arg("x"))
           .def(
               "logits", [](Program& p, int x) { p.add_op(LogitsOp{x}); }, nb::arg("x"))
+          .def("begin_prefill_ops", &Program::begin_prefill_ops,
+               "The ops that follow are a list of their own, for steps of prompts.")
           .def("finish", &Program::finish, "Allocates buffers and pages; call once, after everything was added.")
           .def("pin_threads", &Program::pin_threads, nb::arg("cores"),
                "Ties each thread but the caller's to one of these cores, the first of which is left to the caller.");

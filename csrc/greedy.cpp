@@ -48,7 +48,7 @@ void Program::run_op(const LogitsOp& op, Team::Member& m) {  // logits that no l
       if (x[i] > w.best[r].value) w.best[r] = {x[i], i};
     }
     if (want_logits_) {
-      std::copy_n(x, options_.limits.result, reinterpret_cast<float*>(logits_.data()) + size_t(r) * logits_stride());
+      std::copy_n(x, options_.limits.result, running_logits() + size_t(r) * logits_stride());
     }
   }
 }
@@ -62,7 +62,8 @@ void Program::collect_greedy() {
       const Best& b = w.best[r];
       if (b.value > best.value || (b.value == best.value && b.id < best.id)) best = b;
     }
-    greedy_[r] = std::isfinite(best.value) ? best.id : -1;  // NaN is never above the -inf that the search starts from
+    greedy_[first_result_ + r] =
+        std::isfinite(best.value) ? best.id : -1;  // NaN is never above the -inf that the search starts from
   }
 }
 

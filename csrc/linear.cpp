@@ -52,7 +52,7 @@ void Program::run_op(const LinearOp& op, Team::Member& m) {
   job.w = &w, job.rows = rows, job.epilogue = op.epilogue, job.scratch = worker.strip;
   job.bias = op.bias >= 0 ? vectors_[op.bias] : nullptr;
   if (logits) {
-    job.out = want_logits_ ? reinterpret_cast<float*>(logits_.data()) : nullptr, job.out_stride = logits_stride();
+    job.out = want_logits_ ? running_logits() : nullptr, job.out_stride = logits_stride();
     job.best = worker.best.data();
   } else {
     job.out = buffers_[op.out].data, job.out_stride = buffers_[op.out].stride;

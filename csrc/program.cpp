@@ -169,10 +169,17 @@ void Program::check_running(bool running) const {
   if (running_ != running) throw std::logic_error(running ? "no step is running" : "a step is running");
 }
 
-void Program::begin(const StepArrays& arrays, bool want_logits) {
+void Program::begin(const StepArrays& arrays, bool want_logits, bool prefill, int first_result) {
   check_running(false);
+  if (prefill && prefill_ops_ == 0) throw std::invalid_argument("there are no ops for prompts alone");
   step_.load(arrays, options_.limits, group_limits_);
+  if (first_result < 0 || first_result + arrays.logits > options_.limits.max_sequences) {
+    throw std::invalid_argument("results out of range");
+  }
   want_logits_ = want_logits;
+  first_op_ = prefill ? prefill_ops_ : 0;
+  end_op_ = prefill || prefill_ops_ == 0 ? ops_.size() : prefill_ops_;
+  first_result_ = first_result;
   for (AttentionPlan& plan : plans_) plan.cut(step_);
   for (LatentPlan& plan : latent_plans_) plan.cut(step_);
   for (SelectPlan& plan : select_plans_) plan.cut(step_);
@@ -197,10 +204,10 @@ void Program::finish_step() {
 
 void Program::walk(Team::Member& m) {
   using Clock = std::chrono::steady_clock;
-  double* seconds = m.id == 0 && !op_seconds_.empty() ? op_seconds_.data() : nullptr;
+  double* seconds = m.id == 0 && !op_seconds_.empty() ? op_seconds_.data() + first_op_ : nullptr;
   auto before = seconds ? Clock::now() : Clock::time_point();
-  for (const Op& op : ops_) {
-    std::visit([&](const auto& o) { run_op(o, m); }, op);
+  for (size_t i = first_op_; i < end_op_; i++) {
+    std::visit([&](const auto& op) { run_op(op, m); }, ops_[i]);
     if (!seconds) continue;
     const auto now = Clock::now();
     *seconds++ = std::chrono::duration<double>(now - before).count();

@@ -142,6 +142,8 @@ class Program {
   int add_latent_cache(int group, int layers, int latent, int rope);
   int add_index_cache(int group, int layers, int dim);
   void add_op(Op op);
+  // The ops that follow are a list of their own: steps of prompts run them in place of those before.
+  void begin_prefill_ops() { prefill_ops_ = ops_.size(); }
   // Allocates buffers and pages; call once, after everything was added.
   void finish();
 
@@ -156,8 +158,9 @@ class Program {
 
   // One step in two halves. begin() checks the inputs and sets the team to work; it throws std::invalid_argument on
   // values out of range, and nothing has begun then. finish_step() joins in and returns when the step is done. The
-  // arrays must not change in between, and nothing else may be called: std::logic_error.
-  void begin(const StepArrays& arrays, bool want_logits);
+  // arrays must not change in between, and nothing else may be called: std::logic_error. `prefill`: by the ops after
+  // begin_prefill_ops(). What a step gives is written from row `first_result` on; the rows before keep what they hold.
+  void begin(const StepArrays& arrays, bool want_logits, bool prefill, int first_result);
   // The running step's sequences whose pages were not what was expected.
   const std::vector<int>& faulty() const { return step_.faulty(); }
   double check_seconds() const { return step_.check_seconds(); }
@@ -186,6 +189,7 @@ class Program {
 
   const int32_t* greedy() const { return greedy_.data(); }
   float* logits() const { return reinterpret_cast<float*>(logits_.data()); }
+  float* running_logits() const { return logits() + size_t(first_result_) * logits_stride(); }
   int logits_stride() const { return round_up(options_.limits.result, kStrip); }
   const ProgramOptions& options() const { return options_; }
   const uint8_t* weights() const { return weights_.data(); }
@@ -322,6 +326,7 @@ class Program {
   std::vector<const float*> vectors_;
   std::vector<Rope> ropes_;
   std::vector<Op> ops_;
+  size_t prefill_ops_ = 0;  // where those of prompts begin; 0: all rows have the same
   std::vector<AttentionPlan> plans_;
   std::vector<float> q_inverse_, k_inverse_;  // by row, of the running attention
   std::vector<Worker> workers_;
@@ -345,6 +350,8 @@ class Program {
   Step step_;
   Walk walk_{this};
   bool want_logits_ = false, running_ = false;
+  size_t first_op_ = 0, end_op_ = 0;  // of the running step
+  int first_result_ = 0;
   Team team_;  // last: its threads may be in a step that was started, and end before what they read does
 };
 

@@ -42,14 +42,16 @@ def test_formats_of_pages_share_a_memory(tmp_path):
 def test_formats_of_weights_stand_beside_each_other(tmp_path):
     model, other = write_checkpoint("qwen3", tmp_path / "model"), write_checkpoint("llama3", tmp_path / "other")
     load = ["--sequences", "1,3", "--depth", 8, "--steps", 2, "--prompt-tokens", 12, "--rounds", 2, "--threads", 1]
-    found = json.loads(bench("weights", model, other, "--formats", "int8,bf16,int8", *load, "--json"))
-    assert [candidate["name"] for candidate in found["candidates"]] == ["int8", "bf16", "other"]
-    int8, bf16, _ = found["candidates"]
+    found = json.loads(bench("weights", model, other, "--formats", "int8,bf16,int8,bf16/int8", *load, "--json"))
+    assert [candidate["name"] for candidate in found["candidates"]] == ["int8", "bf16", "bf16/int8", "other"]
+    int8, bf16, both, _ = found["candidates"]
+    assert both["weights"].startswith("prefill bf16, decode int8")
+    assert bf16["weight_bytes"] < both["weight_bytes"] < bf16["weight_bytes"] + int8["weight_bytes"]
     assert int8["weight_bytes"] < bf16["weight_bytes"]
     assert int8["weights"].startswith("int8")
     assert [case["case"] for case in found["cases"]] == ["decode 1 x depth 8", "decode 3 x depth 8", "prefill 12"]
     assert all(len(rates) == 2 for case in found["cases"] for rates in case["rates"].values())
-    assert len(found["crossovers"]) == 3
+    assert len(found["crossovers"]) == 6
 
 
 @pytest.mark.parametrize(
@@ -60,6 +62,8 @@ def test_formats_of_weights_stand_beside_each_other(tmp_path):
         (["kv", "m.gguf", "--kv-cache-memory-bytes", "much"], "'much' is not a size"),
         (["kv", "m.gguf", "--plot", "kv.gif"], "must end in .svg"),
         (["weights", "m.gguf", "--formats", "int3"], "'int3' is not one of auto"),
+        (["weights", "m.gguf", "--formats", "int8,int8/int3"], "'int3' is not one of auto"),
+        (["weights", "m.gguf", "--formats", "int8/int4/int4"], "'int8/int4/int4' is neither a format nor two"),
         (["weights", "m.gguf", "m.gguf", "m.gguf"], "two of the models have the same name"),
     ],
 )

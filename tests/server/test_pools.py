@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from trimaran.base.errors import ConfigError, EngineDiedError
 from trimaran.base.messages import Token
 from trimaran.cli.pools import pool_members, pool_workers
-from trimaran.cli.serve import launch_of
+from trimaran.cli.serve import engine_config, launch_of
 from trimaran.engine.config import EngineConfig
 from trimaran.kernels.null import NullModel
 from trimaran.server import restarts, self_test
@@ -222,6 +223,39 @@ def test_threads_that_are_tied_to_cores_have_cores_of_their_own(monkeypatch):
 def test_flags_of_pools_want_pools():
     with pytest.raises(ConfigError, match="--decode-kv is of no use without pools"):
         launch_of(ServeOptions(decode_kv="fp8"), EngineConfig(executor="null"))
+
+
+@pytest.mark.parametrize(
+    ("flags", "prefill", "decode"),
+    [
+        ({"prefill_weights": "int8", "decode_weights": "int4z"}, "int8", "int4z"),
+        ({"prefill_weights": "bfloat16", "weight_format": "int8"}, "bf16", "int8"),
+        ({"decode_weights": "int4"}, "auto", "int4"),
+        ({"prefill_weights": "int8", "decode_weights": "auto", "weight_format": "int4"}, "int8", None),
+        ({"weight_format": "int8"}, "same", "int8"),
+    ],
+)
+def test_one_engine_prefills_and_decodes_with_weights_of_two_formats(flags, prefill, decode):
+    options = ServeOptions(**flags)
+    config = launch_of(options, engine_config(options, Path("m.gguf"), "m"))._config  # type: ignore[attr-defined]
+    assert (config["prefill_weight_format"], config["weight_format"], config["role"]) == (prefill, decode, "both")
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"prefill_weights": "int8", "decode_weights": "int8"}, "prefill and decode weights are both int8"),
+        ({"decode_weights": "int8", "weight_format": "int8"}, "both int8: say that with --weight-format int8 alone"),
+        ({"prefill_weights": "auto"}, "both auto: say that with --weight-format auto alone"),
+        ({"decode_weights": "int8", "executor": "null"}, "of no use to the null executor"),
+        ({"prefill_weights": "int8", "prefill_kv": "bf16"}, "--prefill-kv is of no use without pools"),
+    ],
+)
+def test_formats_of_one_engine_that_make_no_sense(flags, said):
+    options = ServeOptions(**flags)
+    engine = engine_config(replace(options, executor="native"), Path("m.gguf"), "m")
+    with pytest.raises(ConfigError, match=said):
+        launch_of(options, engine)
 
 
 def test_a_worker_that_cannot_start_is_named(byte_model):

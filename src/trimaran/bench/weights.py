@@ -14,7 +14,7 @@ from trimaran.base.formats import KVFormat, WeightFormat
 from trimaran.bench.cases import CHUNK, Case, Decode, Prefill, cache_need
 from trimaran.bench.in_process import InProcessEngine
 from trimaran.bench.machine import ForeignLoad, Machine, usable_cores
-from trimaran.engine.config import EngineConfig
+from trimaran.engine.config import SAME, EngineConfig
 from trimaran.engine.load import load_engine
 
 PAGE = 16
@@ -22,11 +22,13 @@ PAGE = 16
 
 @dataclass(frozen=True)
 class Candidate:
-    """A model and the format that its weights are held in; ``None`` keeps the file's own."""
+    """A model and the format that its weights are held in; ``None`` keeps the file's own. ``prefill``: see
+    ``EngineConfig.prefill_weight_format``."""
 
     name: str
     model: Path
     fmt: WeightFormat | None
+    prefill: str = SAME
 
 
 @dataclass
@@ -131,6 +133,7 @@ def run_weights(
             config = EngineConfig(
                 model=str(candidate.model),
                 weight_format=candidate.fmt,
+                prefill_weight_format=candidate.prefill,
                 kv_format=kv_format,
                 max_model_len=max(tokens for tokens, _ in needs) + PAGE,
                 max_num_seqs=sequences,

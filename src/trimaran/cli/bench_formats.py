@@ -139,7 +139,11 @@ def weights(
         ),
     ],
     formats: Annotated[
-        str, typer.Option(help="Formats of weights, comma-separated; auto: as in the file.")
+        str,
+        typer.Option(
+            help="Formats of weights, comma-separated; auto: as in the file; int8/int4z: prompts in the first, the "
+            "rest in the second."
+        ),
     ] = "auto,int4,int8,bf16",
     sequences: Annotated[str, typer.Option(help="How many decode together, comma-separated.")] = "1,2,4,8,16,32,64",
     depth: Annotated[int, typer.Option(min=1, help="Prompt tokens of each sequence.")] = 128,
@@ -159,6 +163,7 @@ def weights(
     \b
     Examples:
       trimaran bench weights smollm2
+      trimaran bench weights smollm2 --formats int8,int4z,int8/int4z --sequences 1,4,16
       trimaran bench weights smollm2 ./smollm2-codebook4 --formats int4,int8 --sequences 1,8,64 --plot weights.png
     """
     from rich.console import Console
@@ -168,11 +173,17 @@ def weights(
     from trimaran.bench.plot import check_plots
     from trimaran.bench.weights import Candidate, run_weights, weights_cases
     from trimaran.checkpoint.sources import resolve
+    from trimaran.engine.config import SAME
 
     check_plots(plot or ())
     first, *others = [resolve(name).path for name in model]
-    names = dict.fromkeys(_names("--formats", formats, ["auto", *WeightFormat]))
-    candidates = [Candidate(name, first, None if name == "auto" else WeightFormat(name)) for name in names]
+    candidates = []
+    for name in dict.fromkeys(each.strip() for each in formats.split(",")):
+        *prefill, decode = _names("--formats", name, ["auto", *WeightFormat], separator="/")
+        if len(prefill) > 1:
+            raise typer.BadParameter(f"--formats: {name!r} is neither a format nor two, such as int8/int4z")
+        fmt = None if decode == "auto" else WeightFormat(decode)
+        candidates.append(Candidate(name, first, fmt, prefill[0] if prefill else SAME))
     candidates += [Candidate(path.name, path, None) for path in others]
     if len({candidate.name for candidate in candidates}) < len(candidates):
         raise typer.BadParameter("two of the models have the same name")
@@ -214,8 +225,8 @@ def integrity(
     print(json.dumps(report.to_json(), indent=2) if as_json else report.to_text())
 
 
-def _names(option: str, text: str, known: list[str]) -> list[str]:
-    names = [name.strip() for name in text.split(",")]
+def _names(option: str, text: str, known: list[str], separator: str = ",") -> list[str]:
+    names = [name.strip() for name in text.split(separator)]
     if wrong := [name for name in names if name not in known]:
         raise typer.BadParameter(f"{option}: {wrong[0]!r} is not one of {', '.join(known)}")
     return names

@@ -1,4 +1,4 @@
-"""The worker processes that ``trimaran serve --pools`` starts: their number, cores, threads and precisions."""
+"""The engines that ``trimaran serve`` starts: one, or those of pools; their number, cores, threads and precisions."""
 
 import os
 import re
@@ -46,13 +46,22 @@ def _members(text: str) -> Members:
     return [None] * int(text)
 
 
-def require_no_pools(options: "ServeOptions") -> None:
-    """Raises ``ConfigError`` for flags of pools without ``--pools``."""
-    of_pools = ("prefill_weights", "prefill_kv", "prefill_threads", "decode_weights", "decode_kv", "decode_threads")
-    for name in (*of_pools, "pool_key_file", "pool_listen"):
+def one_engine(options: "ServeOptions", base: "EngineConfig") -> "EngineConfig":
+    """The engine of a server without pools: it may prefill and decode with weights of different formats, though not
+    with different pages. Raises ``ConfigError`` naming flags."""
+    for name in ("prefill_kv", "prefill_threads", "decode_kv", "decode_threads", "pool_key_file", "pool_listen"):
         if getattr(options, name):
             flag = "--" + name.replace("_", "-")
             raise ConfigError(f"{flag} is of no use without pools: add --pools prefill=1,decode=1")
+    if options.prefill_weights is None and options.decode_weights is None:
+        return base
+    prefill, decode = (_weights(text, base.weight_format) for text in (options.prefill_weights, options.decode_weights))
+    if options.executor == "null":
+        raise ConfigError("--prefill-weights and --decode-weights are of no use to the null executor, without weights")
+    if prefill == decode:
+        name = decode or "auto"
+        raise ConfigError(f"prefill and decode weights are both {name}: say that with --weight-format {name} alone")
+    return replace(base, weight_format=decode, prefill_weight_format=prefill or "auto")
 
 
 def pool_workers(

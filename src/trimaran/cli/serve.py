@@ -32,6 +32,7 @@ _ENGINE_NAMES = {
     "max_num_batched_tokens": "--max-num-batched-tokens",
     "max_num_seqs": "--max-num-seqs",
     "page_size": "--block-size",
+    "prefill_weight_format": "--prefill-weights",
 }
 
 
@@ -46,6 +47,7 @@ def _serve(config: Path | None, **flags: Any) -> None:
       trimaran serve smollm2
       trimaran serve smollm2 --port 9000 --max-model-len 2k --api-key "$KEY"
       trimaran serve ./model.gguf --served-model-name small --kv-cache-memory-bytes 2G
+      trimaran serve smollm2 --prefill-weights int8 --decode-weights int4z
       trimaran serve smollm2 --pools prefill=1,decode=1 --prefill-kv bf16 --decode-weights int4 --decode-kv fp8
       TRIMARAN_API_KEY=$KEY trimaran serve --config prod.yaml --host 0.0.0.0
 
@@ -86,14 +88,13 @@ def start(options: ServeOptions) -> int:
 
 def launch_of(options: ServeOptions, engine: "EngineConfig") -> "Launch":
     """What starts ``engine``, or pools of engines like it; raises ``ConfigError`` naming flags."""
-    from trimaran.cli.pools import pool_members, pool_workers, require_no_pools
+    from trimaran.cli.pools import one_engine, pool_members, pool_workers
     from trimaran.server.launch import OneEngine
     from trimaran.server.launch_pools import TwoPools
 
     members = pool_members(options.pools)
     if members is None:
-        require_no_pools(options)
-        return OneEngine(engine.to_json())
+        return OneEngine(one_engine(options, engine).to_json())
     return TwoPools(*pool_workers(options, engine, *members))
 
 

@@ -23,6 +23,7 @@ class PoolConfig:
     listen: dict[str, str] = field(default_factory=dict)  # addresses by transport; else such as only this host reaches
 
 
+SAME = "same"
 MOST_DRAFTED = 16  # tokens of a draft: more are hardly ever right
 
 
@@ -44,6 +45,7 @@ class EngineConfig:
     export_format: KVFormat | None = None  # of the pages that it gives away, when their scales are not its own
     executor: str = "native"
     weight_format: WeightFormat | None = None  # None: the file's own grid, tensor by tensor
+    prefill_weight_format: str = SAME  # of what computes prompts: a format, "auto" for the file's own grid, or as above
     kv_format: KVFormat | None = None  # None: see kv_format_beside
     kv_cache_scales: str | None = None  # file of a static format's scales; None: see calibration.kv_ranges.find_scales
     kv_cache_dtype_skip_layers: tuple[int | str, ...] = ()  # layers that stay bf16: numbers, and "sliding"
@@ -74,6 +76,7 @@ class EngineConfig:
                 raise ConfigError(f"{name} must be at least {low}, not {value}")
         if self.speculative_ngram > MOST_DRAFTED:
             raise ConfigError(f"speculative_ngram must be at most {MOST_DRAFTED}, not {self.speculative_ngram}")
+        self._check_prefill()
         if self.page_size % 16:
             raise ConfigError(f"page_size must be a multiple of 16, not {self.page_size}")
         if self.max_num_batched_tokens < self.max_num_seqs:
@@ -81,6 +84,33 @@ class EngineConfig:
                 f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least max_num_seqs "
                 f"({self.max_num_seqs}): each running sequence needs a row in every step"
             )
+
+    @property
+    def apart(self) -> bool:
+        """Whether prompts are computed with weights of their own, in ``prefill_format``."""
+        return self.prefill_weight_format != SAME
+
+    @property
+    def prefill_format(self) -> WeightFormat | None:
+        """As ``weight_format``, of the weights that compute prompts."""
+        if not self.apart:
+            return self.weight_format
+        return None if self.prefill_weight_format == "auto" else WeightFormat(self.prefill_weight_format)
+
+    def _check_prefill(self) -> None:
+        known = (SAME, "auto", *WeightFormat)
+        if self.prefill_weight_format not in known:
+            raise ConfigError(
+                f"prefill_weight_format must be one of {', '.join(known)}, not {self.prefill_weight_format!r}"
+            )
+        if not self.apart:
+            return
+        if self.executor == "null":
+            raise ConfigError("prefill_weight_format is of no use to the null executor, which has no weights")
+        if self.role != "both":
+            raise ConfigError(f"prefill_weight_format is for an engine of no pool; this one's role is {self.role}")
+        if self.prefill_format == self.weight_format:
+            raise ConfigError(f"prefill_weight_format and weight_format are both {self.weight_format or 'auto'}")
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "EngineConfig":

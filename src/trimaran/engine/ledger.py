@@ -147,6 +147,8 @@ class Ledger:
         if self._given_up is not None:
             raise self._given_up
         sequence = request.sequence
+        if self._limits.apart:  # what generated tokens have filled is not what a prompt of the same tokens would
+            sequence.shareable = sequence.prompt_length
         grammar = sequence.sampling.grammar
         self._scheduler.add(sequence, held=grammar is not None)
         self._requests[sequence.id] = request

@@ -12,6 +12,7 @@ class SchedulerLimits:
     max_num_batched_tokens: int
     max_waiting: int
     page_size: int
+    apart: bool = False  # rows of prompts meet other weights than those of generated tokens: no chunk has both
 
     def __post_init__(self) -> None:
         assert self.max_num_batched_tokens >= self.max_num_seqs > 0

@@ -30,6 +30,7 @@ from trimaran.engine.prefilling import PrefillEngine
 from trimaran.engine.sizing import Sizes, kv_format_beside, resolve_sizes
 from trimaran.kernels.null import NullExecutor
 from trimaran.kernels.open import EXECUTORS, checked, open_executor
+from trimaran.kernels.prefill_ops import merge_weights, split_weights, with_prefill_ops
 from trimaran.kernels.program import Program
 from trimaran.kernels.step import Executor, ExecutorOptions
 from trimaran.kernels.weights import Weight, describe_formats
@@ -124,13 +125,14 @@ def _load_packed(config: EngineConfig, found: "FoundPack", phases: Phases) -> En
     from trimaran.models.build import build_program
 
     with closing(found):
-        program = keep_wide(build_program(found.model), config.kv_cache_dtype_skip_layers)
+        program = with_prefill_ops(build_program(found.model), found.weights)
+        program = keep_wide(program, config.kv_cache_dtype_skip_layers)
         program, options, sizes = _size(config, program, found.weights)
         executor = NativeExecutor(program, found.weights, options, found.packed)
         phases.lap("map")
         checked(found.check, executor)
         phases.lap("hash")
-    eos_ids, weight_format = found.model.eos_ids, describe_formats(found.weights)
+    eos_ids, weight_format = found.model.eos_ids, _describe(found.weights)
     loaded = _Loaded(
         executor, program, sizes, eos_ids, weight_format, found.digest, found.sampled, verified=found.verified
     )
@@ -152,7 +154,14 @@ def _load_files(config: EngineConfig, keeper: "PackKeeper | None", phases: Phase
         model = read_config(checkpoint)
         program = keep_wide(build_program(model), config.kv_cache_dtype_skip_layers)
         phases.lap("open")
+        if config.apart and model.encoder is not None:
+            raise ConfigError("prefill_weight_format is of no use to an encoder: it decodes nothing")
         weights = load_weights(checkpoint, model, program, config.weight_format)
+        if config.apart:
+            weights = merge_weights(weights, load_weights(checkpoint, model, program, config.prefill_format))
+            program = with_prefill_ops(program, weights)
+            if not program.prefill_ops:
+                raise ConfigError("prefill_weight_format: prompts would meet the same weights without it; leave it out")
         phases.lap("read")
         if model.encoder is not None:
             from trimaran.engine.load_encoder import load_encoder
@@ -163,7 +172,7 @@ def _load_files(config: EngineConfig, keeper: "PackKeeper | None", phases: Phase
         if config.export_format not in (None, options.kv_format):
             scales += scales_for(config.export_format, checkpoint, program, config.kv_cache_scales)
         executor = open_executor(config.executor, program, weights, replace(options, kv_scales=scales))
-        weight_format, shapes = describe_formats(weights), shapes_of(weights)
+        weight_format, shapes = _describe(weights), shapes_of(weights)
         del weights  # views of the mapped file; the executor has its own copy
         checkpoint.release()
         phases.lap("pack")
@@ -183,9 +192,16 @@ def _size(
     config: EngineConfig, program: Program, weights: Mapping[str, Weight]
 ) -> tuple[Program, ExecutorOptions, Sizes]:
     """What the executor is opened with, but for static scales."""
-    kv_format = config.kv_format or kv_format_beside(weights, config.activations, program.groups)
+    decode, _ = split_weights(weights)
+    kv_format = config.kv_format or kv_format_beside(decode, config.activations, program.groups)
     sizes = resolve_sizes(config, program.groups, kv_format, program.context, available_memory())
     return replace(program, context=sizes.context), _options(config, sizes), sizes
+
+
+def _describe(weights: Mapping[str, Weight]) -> str:
+    """As two pools of these formats are described."""
+    decode, prefill = map(describe_formats, split_weights(weights))
+    return decode if decode == prefill else f"prefill {prefill}, decode {decode}"
 
 
 def _options(config: EngineConfig, sizes: Sizes) -> ExecutorOptions:
@@ -243,6 +259,7 @@ def _start(config: EngineConfig, loaded: _Loaded, phases: Phases, name: str | No
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_waiting=config.max_waiting,
         page_size=config.page_size,
+        apart=bool(program.prefill_ops),
     )
     engine = _KINDS[config.role](
         executor,
@@ -277,7 +294,8 @@ _KINDS: dict[Role, type[Engine]] = {"both": Engine, "prefill": PrefillEngine, "d
 
 def _warm_up(engine: Engine) -> None:
     """Produces a token the way every request does, then forgets that it did; raises what went wrong."""
-    engine.submit(Submit("warm-up", [0], SamplingParams(max_tokens=1, ignore_eos=True)))
+    tokens = min(2, engine.info.context - 1)  # with weights of their own, prompts make the first one
+    engine.submit(Submit("warm-up", [0], SamplingParams(max_tokens=tokens, ignore_eos=True)))
     messages: list[FromEngine] = []
     while not engine.idle:
         messages += engine.step()

@@ -1,7 +1,7 @@
 """Starts from packed weights that an earlier start has kept, and keeps them for the next one.
 
-A pack belongs to a model's digest, a weight format, activations, an instruction set and a build of the core; its folder
-is called after them. It is of use where the model's files are those that it was packed from:
+A pack belongs to a model's digest, a weight format or two, activations, an instruction set and a build of the core; its
+folder is called after them. It is of use where the model's files are those that it was packed from:
 
 * Verified, the manifest's digest is the pack's, and files that were written to since are hashed again (``always``: all
   of them). The pack is read into private memory and hashed. So what is served was verified, and a file that was
@@ -124,7 +124,9 @@ def keeper_for(config: EngineConfig) -> PackKeeper | None:
     if files is None:
         return None
     whose = hashlib.sha256(str(path.absolute()).encode()).hexdigest() if manifest is None else manifest.digest
-    parts = (whose[:32], config.weight_format or "own", config.activations, choose_isa(os.environ))
+    formats = [config.prefill_format, config.weight_format] if config.apart else [config.weight_format]
+    held = "+".join(fmt or "own" for fmt in formats)
+    parts = (whose[:32], held, config.activations, choose_isa(os.environ))
     stem = "-".join(parts) + "-"
     build = hashlib.sha256(build_digest() + __version__.encode()).hexdigest()[:16]
     return PackKeeper(stem + build, stem, folder, manifest, config.verify, files, limit)

@@ -23,5 +23,6 @@ class StepPlan:
 
     chunks: tuple[Chunk, ...]
     rows: int
+    decoding: int | None = None  # so many chunks, the first, run generated tokens; None: nobody tells them from prompts
     arriving: tuple[Sequence, ...] = ()  # have got pages that are filled from elsewhere
     spoilt: tuple[Sequence, ...] = ()  # cannot go on: of what their pages held, something is lost

@@ -83,6 +83,7 @@ class Runner:
             want_logits=want_logits,
             expected=self.expected,
             readers=None if self.expected is None else self._readers.array[:n],
+            decoding=plan.decoding,
         )
         self._executor.start(self._step)
 

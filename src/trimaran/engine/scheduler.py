@@ -4,6 +4,7 @@ Continuous batching: each step first gives every decoding sequence its one token
 budget on prompts, in chunks. Order is by priority, then arrival, everywhere. When pages of any cache group run out, the
 running sequence that comes last in this order gives all its pages back and waits; it is computed again later, mostly
 from the prefix cache. Where that would not give the same tokens, what its pages hold is parked instead.
+Where prompts meet weights of their own (``apart``), a chunk ends with the prompt, and chunks of prompts come last.
 
 A sequence whose prompt another engine computes gets pages in its turn, and a slot, but is in no step and keeps both
 until ``arrived`` says that the pages have been filled.
@@ -125,7 +126,11 @@ class Scheduler:
         if self._waiting:
             self._admit()
         rows = self._limits.max_num_batched_tokens - self._budget
-        return StepPlan(tuple(self._chunks.values()), rows, tuple(self._placed), tuple(self._spoilt))
+        planned, generated = list(chunks.values()), None
+        if self._limits.apart:
+            planned.sort(key=lambda chunk: chunk.sequence.in_prompt)
+            generated = sum(not chunk.sequence.in_prompt for chunk in planned)
+        return StepPlan(tuple(planned), rows, generated, tuple(self._placed), tuple(self._spoilt))
 
     def _add_drafts(self, decoding: Items[Sequence], draft_of: Draft) -> None:
         """Gives drafts what others leave: rows of the step, rows of logits, and pages that are free."""
@@ -135,7 +140,9 @@ class Scheduler:
             if most <= 0:
                 return
             chunk = self._chunks.get(sequence)
-            if chunk is None or not (draft := draft_of(sequence, most)):
+            if chunk is None or (self._limits.apart and sequence.in_prompt):
+                continue
+            if not (draft := draft_of(sequence, most)):
                 continue
             total = chunk.first + 1 + len(draft)
             if total > sequence.room and not self._cache.extend(sequence, total):
@@ -161,7 +168,8 @@ class Scheduler:
     def _plan(self, sequence: Sequence) -> None:
         assert self._budget > 0, "the budget covers every running sequence"
         first = sequence.computed
-        rows = min(sequence.total - first, self._budget)
+        end = sequence.prompt_length if self._limits.apart and sequence.in_prompt else sequence.total
+        rows = min(end - first, self._budget)
         if first + rows > sequence.room and not self._extend(sequence, first + rows):
             return
         assert sequence.slot is not None, "only running sequences are planned"

@@ -83,6 +83,11 @@ class Sequence:
         return len(self.tokens) - self.prompt_length
 
     @property
+    def in_prompt(self) -> bool:
+        """Whether the next row to be computed is one of the prompt."""
+        return self.computed < self.prompt_length
+
+    @property
     def rank(self) -> tuple[int, int]:
         """Who goes first: the smaller priority, then the earlier arrival."""
         return self.priority, self.arrival

@@ -14,10 +14,11 @@ from trimaran.kernels.bounds import Bounds
 from trimaran.kernels.kv_scales import scales_of
 from trimaran.kernels.native_assembly import Assembly
 from trimaran.kernels.native_core import _native
-from trimaran.kernels.native_profile import Profile
+from trimaran.kernels.native_profile import Profile, profiles_of
 from trimaran.kernels.native_shapes import check_shapes
 from trimaran.kernels.packed_weights import Packed
 from trimaran.kernels.page_tags import PageTags, check_expected
+from trimaran.kernels.prefill_ops import Part, parts_of
 from trimaran.kernels.program import Program
 from trimaran.kernels.step import ExecutorOptions, Int32, StepInputs, StepOutputs, UInt8
 from trimaran.kernels.validate import check_options, check_pages, check_weights
@@ -40,6 +41,7 @@ class NativeExecutor:
 
     name = "native"
     _started: StepInputs | None = None
+    _running: Part  # of the step that was started last
 
     def __init__(
         self,
@@ -60,7 +62,9 @@ class NativeExecutor:
         self.page_size = options.page_size
         self.layout = options.layout(self.name, program.groups)
         self.page_tags = tuple(PageTags.of(pages) for pages in self.num_pages) if options.page_tags else None
-        self._faulty: tuple[int, ...] = ()
+        self._faulty: list[int] = []
+        self._later: list[Part] = []  # of the running step, what follows the part that is being run
+        self._apart = bool(program.prefill_ops)
         # What the core reads pages by: it knows their addresses alone, so they are held here.
         self._page_tables: tuple[Int32, ...] = ()
         self._expected: tuple[PageTags, ...] | None = None
@@ -81,7 +85,9 @@ class NativeExecutor:
         self.kv_bytes = self._core.kv_bytes
         self._greedy = self._core.greedy_view()
         self._logits = self._core.logits_view()
-        self._profile = Profile(program, weights, options, Bounds(self.threads), core.profile()) if profiled else None
+        self._profiles: tuple[Profile, ...] = ()
+        if profiled:
+            self._profiles = profiles_of(program, weights, options, Bounds(self.threads), core.profile())
 
     @property
     def packed(self) -> Packed:
@@ -104,7 +110,17 @@ class NativeExecutor:
         if step.page_tables is not self._page_tables or step.expected is not self._expected:
             self._core.read_tables(step.page_tables, step.expected or ())
             self._page_tables, self._expected = step.page_tables, step.expected
-        self._faulty = self._core.begin(
+        part = Part(step)
+        if self._apart:
+            *self._later, part = parts_of(step)  # prompts first: they take longest
+        self._faulty = []
+        self._begin(part)
+        self._started = step
+
+    def _begin(self, part: Part) -> None:
+        assert self._core is not None
+        step = part.step
+        faulty = self._core.begin(
             step.tokens,
             step.starts,
             step.contexts,
@@ -112,8 +128,11 @@ class NativeExecutor:
             _NO_READERS if step.readers is None else step.readers,
             step.logits_rows,
             step.want_logits,
+            part.prefill,
+            part.first_result,
         )
-        self._started = step
+        self._running = part
+        self._faulty[:0] = [part.first_sequence + sequence for sequence in faulty]
 
     def check_pages(self, *, on: bool) -> None:
         """Turns the check of page tags off, and on again, for who measures what it costs; nothing else should. Between
@@ -133,12 +152,19 @@ class NativeExecutor:
         step, self._started = self._started, None
         assert self._core is not None
         assert step is not None, "no step is running"
-        self._core.finish_step()
-        if self._profile is not None:
-            self._profile.record(step)
+        self._finish_part()
+        while self._later:
+            self._begin(self._later.pop())
+            self._finish_part()
         rows = len(step.logits_rows)
         logits = self._logits[:rows, : self._result] if step.want_logits else None
-        return StepOutputs(self._greedy[:rows].copy(), logits, self._faulty)
+        return StepOutputs(self._greedy[:rows].copy(), logits, tuple(self._faulty))
+
+    def _finish_part(self) -> None:
+        assert self._core is not None
+        self._core.finish_step()
+        if self._profiles:
+            self._profiles[self._running.prefill].record(self._running.step)
 
     def choose(
         self,
@@ -184,9 +210,9 @@ class NativeExecutor:
         """Ends the threads and frees the memory, unless logits of the last step are still held. Prints the profile."""
         if self._started is not None:
             self.finish()  # the team reads memory that is about to go
-        if self._profile is not None:
-            print(self._profile.table(), end="", file=sys.stderr)
-            self._profile = None
+        for profile in self._profiles:
+            print(profile.table(), end="", file=sys.stderr)
+        self._profiles = ()
         self._core = self._packed = None
         self._greedy = np.zeros(0, np.int32)
         self._logits = np.zeros((0, 0), np.float32)

@@ -17,6 +17,7 @@ from trimaran.kernels.native_core import _native
 from trimaran.kernels.native_lowering import GATED, FusedExperts, FusedLinear, Lowered, Slots, lower, plan_slots
 from trimaran.kernels.native_weights import canonical_arrays, packed_bytes, packed_matrices
 from trimaran.kernels.packed_weights import Packed
+from trimaran.kernels.prefill_ops import programs_of
 from trimaran.kernels.program import (
     Add,
     Attention,
@@ -67,7 +68,8 @@ class Assembly:
         self._packed = packed
         self._outlier_rows: dict[str, int] = {}
         self._int8 = options.activations is ActivationFormat.INT8
-        ops = lower(program)
+        lists = [lower(each) for each in programs_of(program)]
+        ops = [op for each in lists for op in each]
         gated = [op for op in ops if isinstance(op, FusedLinear) and op.epilogue in GATED.values()]
         experts = [op.op for op in ops if isinstance(op, FusedExperts)]
         self._stacks = {name: op.experts for op in experts for name in (op.gate_up, op.down)}
@@ -100,12 +102,15 @@ class Assembly:
         self._index_caches: dict[int, int] = {}
         for number, group in enumerate(program.groups):
             self._add_group(number, group, options)
-        self._slots: Slots = plan_slots(ops)
+        self._slots: Slots = plan_slots(lists[0])  # the lists are alike and never run at the same time
         self._buffers = [self.core.add_buffer(width, logits_rows) for width, logits_rows in self._slots.shapes]
-        previous: Lowered | None = None
-        for op in ops:
-            self._add(op, previous)
-            previous = op
+        for number, each in enumerate(lists):
+            if number:
+                self.core.begin_prefill_ops()
+            previous: Lowered | None = None
+            for op in each:
+                self._add(op, previous)
+                previous = op
         self.core.finish()
 
     @property

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from trimaran.base.formats import ActivationFormat, IndexCache, LatentCache
 from trimaran.kernels.bounds import Bounds
 from trimaran.kernels.native_lowering import FusedExperts, FusedLinear, Lowered, lower
+from trimaran.kernels.prefill_ops import programs_of
 from trimaran.kernels.program import (
     Add,
     Attention,
@@ -169,7 +170,10 @@ class Profile:
         options: ExecutorOptions,
         bounds: Bounds,
         seconds: Float64,
+        of: str = "",
     ) -> None:
+        """``of`` says which rows these are, where there are two profiles."""
+        self._of = of
         self._costs = [_cost(op, weights, options) for op in lower(program)]
         self._bounds = bounds
         self._seconds = seconds
@@ -198,11 +202,30 @@ class Profile:
         lines["all"] = everything
         cells = [HEADER, *(line.cells(kind, phase.steps, everything, self._bounds) for kind, line in lines.items())]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        text = f"profile, steps of {title}: {phase.steps} steps, {phase.rows / phase.steps:.1f} rows on average\n"
+        average = f"{phase.rows / phase.steps:.1f} rows on average"
+        text = f"profile{self._of}, steps of {title}: {phase.steps} steps, {average}\n"
         for first, *others in cells:
             row = [first.ljust(widths[0]), *(cell.rjust(n) for cell, n in zip(others, widths[1:], strict=True))]
             text += "  ".join(row).rstrip() + "\n"
         return text + "\n"
+
+
+def profiles_of(
+    program: Program,
+    weights: Mapping[str, Weight],
+    options: ExecutorOptions,
+    bounds: Bounds,
+    seconds: Float64,
+) -> tuple[Profile, ...]:
+    """A profile for each list of the program's ops, of which ``seconds`` has all, one list after the other."""
+    if not program.prefill_ops:
+        return (Profile(program, weights, options, bounds, seconds),)
+    decode, prefill = programs_of(program)
+    first = len(lower(decode))
+    return (
+        Profile(decode, weights, options, bounds, seconds[:first], " of generated tokens"),
+        Profile(prefill, weights, options, bounds, seconds[first:], " of prompts"),
+    )
 
 
 def _cost(op: Lowered, weights: Mapping[str, Weight], options: ExecutorOptions) -> _Cost:

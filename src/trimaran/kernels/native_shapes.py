@@ -35,7 +35,7 @@ def check_shapes(program: Program, weights: Mapping[str, Weight]) -> None:
             raise UnsupportedError(f"{spec.name} has outliers and {inputs} inputs, more than {MAX_OUTLIER_INPUTS}")
     if program.vocab > MAX_VOCAB:
         raise UnsupportedError(f"a vocabulary of {program.vocab} exceeds the native executor's limit of {MAX_VOCAB}")
-    for op in program.ops:
+    for op in program.ops + program.prefill_ops:
         if isinstance(op, Route) and max(op.top_k, op.groups) > MAX_ROUTES:
             raise UnsupportedError(f"{op.top_k} experts a row of {op.groups} groups: the most is {MAX_ROUTES} of each")
         if isinstance(op, Experts):

@@ -364,6 +364,7 @@ class Program:
     vocab: int
     hidden: int
     context: int  # positions that rope tables must cover
+    prefill_ops: tuple[Op, ...] = ()  # of rows of prompts, where they meet other weights (kernels/prefill_ops.py)
 
     @property
     def result(self) -> int:

@@ -10,6 +10,7 @@ from trimaran.kernels import reference_latent
 from trimaran.kernels import reference_ops as ops
 from trimaran.kernels.dequantise import dequantise
 from trimaran.kernels.page_tags import PageGuard
+from trimaran.kernels.prefill_ops import Part, parts_of, programs_of
 from trimaran.kernels.program import (
     Add,
     Attention,
@@ -96,19 +97,24 @@ class ReferenceExecutor(InOnePiece):
                         self._indices[g] = IndexPages(cache, g, options.pages_of(g), options, compute)
                         self._pages[g].append(self._indices[g])
         self.kv_bytes = sum(pages.nbytes for caches in self._pages for pages in caches)
-        self._last_reads = last_reads(program.ops)
+        self._lists = [(each.ops, last_reads(each.ops)) for each in programs_of(program)]
 
     def run(self, step: StepInputs) -> StepOutputs:
         """See ``Executor.run``; raises ``ValueError`` on a step that breaks the contract of ``StepInputs``."""
         step, faulty = self._guard.admit(step)
         check_step(step, self._program, self._options)
+        parts = parts_of(step) if self._program.prefill_ops else (Part(step),)
+        logits: Float32 = np.concatenate([self._walk(part) for part in parts])
+        greedy = np.where(np.isfinite(logits.max(axis=-1)), logits.argmax(axis=-1), -1).astype(np.int32)
+        return StepOutputs(greedy, logits if step.want_logits else None, faulty)
+
+    def _walk(self, part: Part) -> Float32:
+        """The logits of a part of a step."""
         buffers: Buffers = {}
-        for op, dead in zip(self._program.ops, self._last_reads, strict=True):
+        for op, dead in zip(*self._lists[part.prefill], strict=True):
             if isinstance(op, Logits):
-                logits: Float32 = buffers[op.x].astype(np.float32)
-                greedy = np.where(np.isfinite(logits.max(axis=-1)), logits.argmax(axis=-1), -1).astype(np.int32)
-                return StepOutputs(greedy, logits if step.want_logits else None, faulty)
-            buffers[op.out] = self._apply(op, buffers, step)
+                return buffers[op.x].astype(np.float32)
+            buffers[op.out] = self._apply(op, buffers, part.step)
             for buffer in dead:
                 del buffers[buffer]
         raise AssertionError("a program ends with logits")

@@ -38,6 +38,8 @@ class StepInputs:
     # If pages have tags: what each entry of the tables was made for, and the numbers of the step's sequences.
     expected: tuple[PageTags, ...] | None = None
     readers: UInt64 | None = None  # [S]
+    # If prompts have ops of their own: so many sequences, the first, have rows of generated tokens, others of prompts.
+    decoding: int | None = None
 
 
 @dataclass(frozen=True)

@@ -171,7 +171,9 @@ class ServeOptions:
         metavar="WORKERS",
     )
     prefill_weights: str | None = option(
-        None, "how prefill workers hold weights; default: as --weight-format", choices=WEIGHT_SPELLINGS
+        None,
+        "how the weights that compute prompts are held, in one engine or in pools; default: as --weight-format",
+        choices=WEIGHT_SPELLINGS,
     )
     prefill_kv: str | None = option(
         None, "how prefill workers hold keys and values; default: as --kv-cache-dtype", choices=KV_SPELLINGS
@@ -180,7 +182,9 @@ class ServeOptions:
         0, "compute threads of each prefill worker; 0: its share of the cores", metavar="N"
     )
     decode_weights: str | None = option(
-        None, "how decode workers hold weights; default: as --weight-format", choices=WEIGHT_SPELLINGS
+        None,
+        "how the weights that decode are held, in one engine or in pools; default: as --weight-format",
+        choices=WEIGHT_SPELLINGS,
     )
     decode_kv: str | None = option(
         None, "how decode workers hold keys and values; default: as --kv-cache-dtype", choices=KV_SPELLINGS
