@@ -35,9 +35,9 @@ class Pair:
         self._submits: dict[str, Submit] = {}
         self.decode.placed = self._placed
 
-    def submit(self, request: Submit) -> None:
+    def submit(self, request: Submit, source: str = "prefill") -> None:
         self._submits[request.id] = request
-        self.decode.admit(request, self.prefill.info.identity, 60.0)
+        self.decode.admit(request, self.prefill.info.identity, 60.0, source)
 
     def step(self) -> None:
         self.answers.take(self.decode.step())

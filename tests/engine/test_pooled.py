@@ -162,6 +162,44 @@ def test_a_page_that_a_prompt_lost_is_not_exported():
         pair.prefill.export(handing, 0, 0, 1, KVFormat.BF16)
 
 
+def test_what_a_worker_computed_is_dropped_once_it_is_not_trusted():
+    pair = null_pair()
+    bad, good = list(range(5 * PAGE + 3)), list(range(100, 100 + 5 * PAGE + 3))
+    for name, prompt in (("bad", bad), ("good", good)):
+        pair.submit(Submit(name, prompt, greedy(2 * PAGE)), source=name)
+    answers = pair.run()
+    pair.decode.distrust("bad")
+    assert pair.decode.stats().pages_distrusted == 5 + 2, "of the prompt, and those that steps have filled behind it"
+    for name, prompt, again in (("bad", bad, 6), ("good", good, 1)):
+        moved = pair.moved
+        assert pair.run(Submit(name * 2, prompt, greedy(2 * PAGE)))[name * 2].ids == answers[name].ids
+        assert pair.moved == moved + again
+    pair.decode.distrust("bad")
+    assert pair.decode.stats().pages_distrusted == 7, "there was nothing left"
+
+
+def test_answers_that_read_what_is_not_trusted_end():
+    pair = null_pair(max_num_seqs=8)
+    bad, good = list(range(3 * PAGE)), list(range(100, 100 + 3 * PAGE))
+    alone = run(null_engine(context=CONTEXT), Submit("good", good, greedy(60)))["good"]
+    pair.submit(Submit("bad", bad, greedy(60)), source="bad")
+    while not (pair.answers.get("bad") and pair.answers["bad"].ids):
+        pair.step()
+    pair.submit(Submit("good", good, greedy(60)), source="good")
+    pair.submit(Submit("shares", [*bad, 1, 2, 3], greedy(60)), source="good")
+    while not all(pair.answers.get(name) and pair.answers[name].ids for name in ("good", "shares")):
+        pair.step()
+    assert pair.decode.sequences[2].sources == {"bad", "good"}
+    pair.submit(Submit("comes", [7] * 40, greedy(2)), source="bad")
+    pair.decode.distrust("bad")
+    answers = pair.run()
+    for name in ("bad", "shares", "comes"):
+        failure = answers[name].failure
+        assert failure is not None
+        assert failure.kind == "CanaryError", name
+    assert (answers["good"].ids, answers["good"].finish) == (alone.ids, "length")
+
+
 def test_pages_of_unequal_pools_are_found_by_their_own_kind_only(tmp_path):
     pair = model_pair(
         write_model(tmp_path / "m"),

@@ -47,7 +47,7 @@ class Both:
 
     def admit(self, request: Submit) -> None:
         self._submits[request.id] = request
-        self.roles[1].take(Admit(request, self.prefill.info.identity, self.seconds))
+        self.roles[1].take(Admit(request, self.prefill.info.identity, self.seconds, "prefill"))
 
     def turn(self) -> None:
         """One turn of both workers' loops."""
@@ -189,7 +189,7 @@ def test_a_ticket_for_another_model_is_refused():
 def test_roles_refuse_what_is_not_theirs():
     with both() as pools:
         with pytest.raises(UnsupportedError, match="computes prompts only"):
-            pools.roles[0].take(Admit(Submit("a", [1], greedy(1)), "", 1.0))
+            pools.roles[0].take(Admit(Submit("a", [1], greedy(1)), "", 1.0, ""))
         with pytest.raises(UnsupportedError, match="decodes only"):
             pools.roles[1].take(Prefill(Submit("a", [1], greedy(1)), b""))
         assert isinstance(pools.roles[0], PrefillRole)

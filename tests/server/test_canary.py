@@ -5,6 +5,7 @@ import pytest
 
 from trimaran.host.process import EngineProcess
 from trimaran.kernels.null import NullModel
+from trimaran.server.launch_pools import WorkerCommand
 
 from .byte_model import VOCAB
 from .running import NAME, eventually, running
@@ -38,6 +39,28 @@ def test_a_deviation_ends_streams_and_readiness(byte_model, monkeypatch, caplog)
         eventually(lambda: server.metric("trimaran_canary_deviations_total") == 1)
         assert server.metric("trimaran_canary_checks_total") == 3
         assert "expected" in caplog.text
+
+
+def test_answers_whose_prompt_a_deviating_worker_computed_end(byte_model, monkeypatch):
+    def process(command: WorkerCommand, name: str) -> EngineProcess:
+        module = "tests.server.aging_worker" if name.startswith("prefill") else command.module
+        return EngineProcess(command.config, module=module, name=name)
+
+    monkeypatch.setattr(WorkerCommand, "process", process)
+    pools = {"pools": "prefill=1,decode=1", "pool_self_test": False}
+    with (
+        running(byte_model, null=SLOW, engine={"canary_interval": 0.3}, **pools) as server,
+        openai.OpenAI(base_url=server.url + "/v1", api_key="unused", max_retries=0) as client,
+    ):
+        client.completions.create(model=NAME, prompt="y" * 100, max_tokens=1)
+        with pytest.raises(openai.APIError) as caught:
+            list(client.completions.create(**LONG, stream=True))
+        assert caught.value.code == "canary_deviated"
+        eventually(lambda: server.metric("trimaran_pages_distrusted_total", role="decode") >= 100 // 16)
+        assert server.metric("trimaran_canary_deviations_total", role="decode") == 0
+        with pytest.raises(openai.InternalServerError) as refused:
+            client.completions.create(model=NAME, prompt="y" * 100)
+        assert refused.value.status_code == 503
 
 
 def test_no_alarm_while_requests_come_and_go(byte_model):

@@ -26,6 +26,7 @@ METRICS = {
     "trimaran_transfers_failed": "counter",
     "trimaran_pages": "gauge",
     "trimaran_pages_cached": "gauge",
+    "trimaran_pages_distrusted": "counter",
     "trimaran_pages_free": "gauge",
     "trimaran_page_faults": "counter",
     "trimaran_pages_quarantined": "gauge",

@@ -25,6 +25,8 @@ class Link:
 
     def __init__(self) -> None:
         self.up = True
+        self.deviated = False
+        self.distrusted: list[str] = []
         self.sent: list[Any] = []
         self.cancelled: list[str] = []
         self.lost: asyncio.Future[errors.TrimaranError] = asyncio.get_running_loop().create_future()
@@ -40,6 +42,9 @@ class Link:
             if self._listeners.pop(id_, None):
                 self.cancelled.append(id_)
 
+    def distrust(self, source: str) -> None:
+        self.distrusted.append(source)
+
     def trouble(self) -> str | None:
         return None if self.up else "it is down"
 
@@ -54,6 +59,10 @@ class Link:
         listeners, self._listeners = self._listeners, {}
         for listener in listeners.values():
             listener.fail(errors.EngineDiedError("it died"))
+        self.changed()
+
+    def deviate(self) -> None:
+        self.up, self.deviated = False, True
         self.changed()
 
     def changed(self) -> None:
@@ -105,7 +114,7 @@ async def test_the_way_of_a_request():
     setting = Setting()
     setting.submit("a")
     admit = setting.admit(seed=-5)
-    assert (admit.id, admit.origin, admit.seconds) == ("a", "same", 60)
+    assert (admit.id, admit.origin, admit.seconds, admit.source) == ("a", "same", 60, "prefill worker 0")
     [prefill] = setting.prefill[0].sent
     assert isinstance(prefill, Prefill)
     assert (prefill.id, prefill.ticket, prefill.request.sampling.seed) == ("a", b"ticket", -5)
@@ -116,6 +125,16 @@ async def test_the_way_of_a_request():
     setting.prefill[0].say(Handed("a", 100, 0.5, 0.01))
     assert setting.registry.get_sample_value("trimaran_handoff_bytes_total") == 100
     assert setting.prefill[0].cancelled == []
+    await setting.router.stop(0)
+
+
+async def test_decode_workers_hear_whose_pages_are_not_trusted_any_more():
+    setting = Setting(prefill=2, decode=2)
+    setting.decode[0].deviate()
+    setting.prefill[0].die()
+    assert setting.decode[1].distrusted == [], "nothing that another worker has"
+    setting.prefill[1].deviate()
+    assert [link.distrusted for link in setting.decode] == [["prefill worker 1"]] * 2
     await setting.router.stop(0)
 
 

@@ -62,6 +62,7 @@ class Admit(msgspec.Struct, frozen=True, tag=True):
     request: Submit  # its id is the transfer's
     origin: str  # ``Started.identity`` of the engine that computes the prompt
     seconds: float  # for the pages to come, from when there is room for them
+    source: str  # what the server calls that engine
 
     @property
     def id(self) -> str:
@@ -79,7 +80,13 @@ class Prefill(msgspec.Struct, frozen=True, tag=True):
         return self.request.id
 
 
-ToEngine = Submit | Embed | Admit | Prefill | Cancel | Stop
+class Distrust(msgspec.Struct, frozen=True, tag=True):
+    """To an engine that decodes: the canary of the engine called ``source`` has deviated."""
+
+    source: str  # as in ``Admit``
+
+
+ToEngine = Submit | Embed | Admit | Prefill | Cancel | Distrust | Stop
 
 
 class Token(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -195,6 +202,7 @@ class Beat(msgspec.Struct, frozen=True, tag=True):
     leases_expired: int = 0  # leases of pages that ended by time, not by word
     links_rejected: int = 0  # connections of other workers, or of strangers, that were turned away
     transfers_failed: dict[str, int] = {}  # by cause: transfers that this engine expected and that did not come
+    pages_distrusted: int = 0  # that were dropped from the prefix cache because of who computed them
     canary_checks: int = 0  # runs of the prompt whose logits are known, since the start
     canary_deviations: int = 0  # of these, those that came out otherwise: the last one
     step_seconds: float = 0.0  # while there was a step to run

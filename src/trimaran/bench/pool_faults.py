@@ -113,7 +113,7 @@ class Campaign:
         if fault in FAULTS:
             self._plans[name] = fault, random.randrange(3)
         try:
-            self._taking.take(Admit(asked.submit, self._prefill.info.identity, LEASE))
+            self._taking.take(Admit(asked.submit, self._prefill.info.identity, LEASE, "prefill"))
         except RequestError as error:
             self._ended(asked, type(error).__name__)
 

@@ -63,12 +63,16 @@ class DecodeRole:
         """Begins; raises what ``DecodeEngine.admit`` does."""
         if not isinstance(message, Admit):
             raise UnsupportedError("this engine decodes only, and was asked to compute a prompt for another")
-        self._engine.admit(message.request, message.origin, message.seconds)
+        self._engine.admit(message.request, message.origin, message.seconds, message.source)
 
     def cancel(self, request_id: str) -> None:
         """The request was cancelled: the sender need not go on."""
         self._engine.cancel(request_id)
         self._give_up(request_id, "cancelled", "the request was cancelled")
+
+    def distrust(self, source: str) -> None:
+        """See ``DecodeEngine.distrust``; what comes of such prompts yet finds nobody."""
+        self._engine.distrust(source)
 
     def turn(self) -> list[FromEngine]:
         """Takes in what has come. What is to be said of it the engine says with its next step."""

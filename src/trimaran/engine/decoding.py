@@ -7,17 +7,20 @@ Greedy output must be a function of the request alone, so where the two engines 
 * a sequence that gives up its pages is parked, never computed again (``parking.py``).
 """
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from trimaran.base.errors import TrimaranError
+from trimaran.base.errors import CanaryError, TrimaranError
 from trimaran.base.failures import failure_of
 from trimaran.base.messages import FromEngine, Submit, Token
 from trimaran.engine.engine import Engine
 from trimaran.engine.pages import PageRef
 from trimaran.engine.request import Request
 from trimaran.engine.sequence import Sequence
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -43,15 +46,17 @@ class DecodeEngine(Engine):
         super().__init__(*args, **kwargs)
         self._seconds: dict[str, float] = {}  # of requests that have been admitted and not adopted
 
-    def admit(self, message: Submit, origin: str, seconds: float) -> None:
+    def admit(self, message: Submit, origin: str, seconds: float, source: str) -> None:
         """Queues a request; ``placed`` is called once it has pages for its prompt, as far as they are not cached, which
         must be filled within ``seconds`` from then on.
 
-        ``origin`` is the ``identity`` of the engine that computes the prompt. Raises what ``submit`` does.
+        ``origin`` is the ``identity`` of the engine that computes the prompt, which may be that of many; ``source`` is
+        what it is called itself. Raises what ``submit`` does.
         """
         request = self._reception.take(message, self._requests)
         sequence = request.sequence
         sequence.known = sequence.prompt_length
+        sequence.sources = frozenset([source])
         if origin != self.info.identity:
             sequence.salt = f"{origin}\0{sequence.salt}"
             sequence.shareable = sequence.prompt_length
@@ -88,6 +93,16 @@ class DecodeEngine(Engine):
         if request := self._requests.get(request_id):
             self._drop(request)
             self._outbox.append(failure_of(request_id, error))
+
+    def distrust(self, source: str) -> None:
+        """What the worker called ``source`` has computed so far may be wrong: requests that read something of it end
+        with ``CanaryError``, and nobody finds it any more. Between two steps."""
+        doubtful = [request for request in self._requests.values() if source in request.sequence.sources]
+        dropped = self.cache.prefix.distrust(source)
+        for request in doubtful:
+            self._fail(request, CanaryError(f"{source}, which computed the prompt, is not trusted any more"))
+        self._counters.pages_distrusted += dropped
+        log.error("%s is not trusted any more: ended=%d dropped_pages=%d", source, len(doubtful), dropped)
 
     def _drop(self, request: Request) -> None:
         super()._drop(request)

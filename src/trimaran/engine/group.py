@@ -103,9 +103,19 @@ class PageGroup:
                 expected.tags[slot, index] = ref.tag
                 expected.owners[slot, index] = 0  # the sequence's own
 
-    def seal(self, slot: int, held: HeldPages, index: int, key: bytes, reader: int, *, findable: bool) -> None:
+    def seal(
+        self,
+        slot: int,
+        held: HeldPages,
+        index: int,
+        key: bytes,
+        reader: int,
+        *,
+        findable: bool,
+        sources: frozenset[str],
+    ) -> None:
         """Makes the sequence's page number ``index``, which is full, immutable; see ``PagePool.seal``."""
-        self.pool.seal(held.refs[index - held.first], key, findable=findable)
+        self.pool.seal(held.refs[index - held.first], key, findable=findable, sources=sources)
         if self.expected is not None:
             self.expected.owners[slot, index] = owner_number(key) ^ reader
 

@@ -45,6 +45,7 @@ class Counters:  # named as in ``Beat``
     generated_tokens: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
+    pages_distrusted: int = 0
     step_seconds: float = 0.0
     executor_seconds: float = 0.0
 

@@ -53,6 +53,7 @@ class PagePool:
         self._free = dict.fromkeys(range(pages, 0, -1))
         self._unheld: OrderedDict[int, None] = OrderedDict()  # sealed and findable, held by nobody, oldest first
         self._by_key: dict[bytes, int] = {}
+        self._sources: dict[int, frozenset[str]] = {}  # of sealed pages that workers elsewhere have a part in
         self._new_tags = count(1) if tags is None else tags
 
     @property
@@ -96,8 +97,9 @@ class PagePool:
         self._references[page] = 1
         return PageRef(page, tag)
 
-    def seal(self, ref: PageRef, key: bytes, *, findable: bool = True) -> None:
-        """Makes a full page immutable. Call it after the step that filled the page has succeeded.
+    def seal(self, ref: PageRef, key: bytes, *, findable: bool = True, sources: frozenset[str] = frozenset()) -> None:
+        """Makes a full page immutable. Call it after the step that filled the page has succeeded. ``sources`` are the
+        workers elsewhere that computed it, or something that it was computed from.
 
         When two sequences computed the same prefix side by side, the first page is the findable one; the other serves
         its holder and is freed after it. One that nobody holds any more makes room for the new one.
@@ -106,6 +108,8 @@ class PagePool:
         assert self._states[ref.page] is PageState.WRITING, "a page is sealed once"
         self._states[ref.page] = PageState.SEALED
         self._own(ref.page, key)
+        if sources:
+            self._sources[ref.page] = sources
         if findable:
             if self._by_key.get(key) in self._unheld:
                 self.forget(key)
@@ -131,6 +135,10 @@ class PagePool:
         self._unheld.pop(page, None)
         self._references[page] += 1
         return PageRef(page, int(self.tags[page]))
+
+    def sources(self, refs: Items[PageRef]) -> frozenset[str]:
+        """The workers elsewhere that have a part in any of these pages, which are held."""
+        return frozenset().union(*(self._sources.get(ref.page, ()) for ref in refs)) if self._sources else frozenset()
 
     def held(self, ref: PageRef) -> bool:
         """Whether the reference is good: the page has not changed hands, and somebody holds it."""
@@ -161,6 +169,14 @@ class PagePool:
             del self._unheld[page]
             self._empty(page)
 
+    def distrust(self, source: str) -> int:
+        """Makes the pages unfindable that a worker elsewhere has a part in: how many could be found until now."""
+        keys = [self.owners[page] for page, sources in self._sources.items() if source in sources]
+        found = [key for key in keys if isinstance(key, bytes) and key in self._by_key]
+        for key in found:
+            self.forget(key)
+        return len(found)
+
     def quarantine(self, page: int) -> None:
         """Takes a page that something is wrong with out of use for good, whatever its state; nobody may hold it."""
         if self._states[page] is PageState.QUARANTINED:
@@ -172,6 +188,7 @@ class PagePool:
             self._unpublish(page)
         self.tags[page] = 0
         self._own(page, None)
+        self._sources.pop(page, None)
         self._references[page] = 0
         self._states[page] = PageState.QUARANTINED
         self.quarantined += 1
@@ -191,6 +208,7 @@ class PagePool:
         live = [int(self.tags[page]) for page in pages if self._states[page] not in dead]
         assert all(live), "a live page has a tag"
         assert len(set(live)) == len(live), "tags of live pages differ"
+        assert all(self._states[page] is PageState.SEALED for page in self._sources)
         for page in [NULL_PAGE, *self._free]:
             assert (self.tags[page], self._references[page], self.owners[page]) == (0, 0, None), page
         for key, page in self._by_key.items():
@@ -216,5 +234,6 @@ class PagePool:
         self._unpublish(page)
         self.tags[page] = 0
         self._own(page, None)
+        self._sources.pop(page, None)
         self._states[page] = PageState.EMPTY
         self._free[page] = None

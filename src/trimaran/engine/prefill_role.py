@@ -72,6 +72,9 @@ class PrefillRole:
                 self._ended.append(Tokens(request_id, [], "cancelled"))
             self._engine.release(request_id)
 
+    def distrust(self, source: str) -> None:
+        """Nothing here is computed elsewhere."""
+
     def turn(self) -> list[FromEngine]:
         """Sends what can be sent; what is to be said of those that are over."""
         now = time.monotonic()

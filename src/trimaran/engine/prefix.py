@@ -43,7 +43,10 @@ class PrefixCache:
         """
         pages = self._usable(sequence)
         keys = sequence.keys[:pages]
-        return pages, tuple(group.find(keys) for group in self._groups)
+        found = tuple(group.find(keys) for group in self._groups)
+        for group, held in zip(self._groups, found, strict=True):
+            sequence.sources |= group.pool.sources(held.refs)
+        return pages, found
 
     def is_coming(self, sequence: Sequence) -> bool:
         """True when the next page that the sequence could take is being computed by one of no lower priority."""
@@ -79,7 +82,8 @@ class PrefixCache:
             findable = self._enabled and sequence.sealed <= sequence.shareable
             for group, held in zip(self._groups, sequence.pages, strict=True):
                 if index >= held.first:  # a page that a window had passed before it was filled from outside is not held
-                    group.seal(sequence.slot, held, index, key, sequence.owner, findable=findable)
+                    what = sequence.slot, held, index, key, sequence.owner
+                    group.seal(*what, findable=findable, sources=sequence.sources)
             if self._coming.get(key) is sequence:
                 del self._coming[key]
 
@@ -88,6 +92,10 @@ class PrefixCache:
         for key in sequence.keys[: sequence.sealed // self._page_size]:
             for group in self._groups:
                 group.pool.forget(key)
+
+    def distrust(self, source: str) -> int:
+        """Makes the pages unfindable that the worker called ``source`` has a part in: how many could be found."""
+        return sum(group.pool.distrust(source) for group in self._groups)
 
     def key(self, sequence: Sequence, index: int) -> bytes:
         """The key of the sequence's ``index``-th page, which must be full; kept on the sequence."""

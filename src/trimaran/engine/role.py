@@ -28,6 +28,10 @@ class EngineRole(Protocol):
         """Ends a request of any kind; unknown ids are ignored."""
         ...
 
+    def distrust(self, source: str) -> None:
+        """What the worker called ``source`` has computed may be wrong."""
+        ...
+
     def turn(self) -> list[FromEngine]:
         """Does what can be done without waiting; what is to be said of it."""
         ...
@@ -63,6 +67,9 @@ class Alone:
 
     def cancel(self, request_id: str) -> None:
         self._engine.cancel(request_id)
+
+    def distrust(self, source: str) -> None:
+        pass
 
     def turn(self) -> list[FromEngine]:
         return []

@@ -42,6 +42,7 @@ class Sequence:
         "sealed",
         "shareable",
         "slot",
+        "sources",
         "tokens",
     )
 
@@ -73,6 +74,7 @@ class Sequence:
         self.due = 0  # tokens computed from which on a page can be sealed or given back
         self.keys: list[bytes] = []  # prefix keys of full pages, computed when first needed
         self.slot: int | None = None  # row of the page table, while running
+        self.sources: frozenset[str] = frozenset()  # workers elsewhere that computed something of what it reads
 
     @property
     def total(self) -> int:

@@ -27,6 +27,7 @@ from trimaran.base.messages import (
     BEAT_SECONDS,
     Admit,
     Cancel,
+    Distrust,
     Embed,
     FromEngine,
     FromEngineBatch,
@@ -184,6 +185,8 @@ def take(engine: Engine, message: ToEngine, stopping: Stopping, role: EngineRole
             return failure_of(message.id, RequestError("this model makes text, and no vectors", param="model"))
         case Cancel(id=request_id):
             role.cancel(request_id)
+        case Distrust(source=source):
+            role.distrust(source)
         case Stop(deadline=deadline):
             stopping.ask(deadline)
     return None

@@ -19,6 +19,7 @@ from trimaran.base.messages import (
     Beat,
     Cancel,
     Deviated,
+    Distrust,
     Embed,
     Embedded,
     Failed,
@@ -94,7 +95,7 @@ class EngineLink:
         ``patience`` is in seconds, longer than any step.
         """
         self.metrics = metrics
-        self.changed: Callable[[], None] = lambda: None  # called when a process has ended, or there is a new one
+        self.changed: Callable[[], None] = lambda: None  # called when ``up`` or ``deviated`` may be another
         self._name = name
         self._patience = patience
         self._restarts = Restarts(policy)
@@ -120,6 +121,11 @@ class EngineLink:
         """Whether there is a process that is trusted."""
         return self.process is not None and not self._deviated
 
+    @property
+    def deviated(self) -> bool:
+        """Whether there is, or was until a new one is there, a process that is not trusted."""
+        return bool(self._deviated)
+
     def submit(self, requests: Iterable[Submit | Embed | Admit | Prefill], listener: Listener[Any]) -> None:
         """Sends requests whose messages go to ``listener``; raises ``EngineDiedError`` while there is no engine,
         ``CanaryError`` once it is not trusted any more."""
@@ -136,6 +142,11 @@ class EngineLink:
         for id_ in ids:
             if self._listeners.pop(id_, None) is not None:
                 self._post(Cancel(id=id_))
+
+    def distrust(self, source: str) -> None:
+        """Tells the engine that what the worker ``source`` has computed may be wrong; nothing, where there is none."""
+        if self.process is not None:
+            self._post(Distrust(source))
 
     def trouble(self) -> str | None:
         """Why no token can be made now, or ``None`` when the engine has made one and its loop is turning."""
@@ -247,6 +258,7 @@ class EngineLink:
                 case Deviated(cause=cause, expected=expected, found=found):
                     self._deviated = cause
                     log.critical("%s (expected %s, found %s)", cause, expected, found)
+                    self.changed()
                 case Started():
                     pass
         for listener, messages in mail.items():

@@ -49,6 +49,11 @@ class EngineMetrics:
             "page_faults": Counter(
                 "trimaran_page_faults", "Cache pages that were not what a sequence expected", registry=registry
             ),
+            "pages_distrusted": Counter(
+                "trimaran_pages_distrusted",
+                "Cache pages that were dropped because the canary of the worker that computed them deviated",
+                registry=registry,
+            ),
             "canary_checks": Counter(
                 "trimaran_canary_checks", "Runs of the prompt whose logits are known", registry=registry
             ),

@@ -176,7 +176,9 @@ class Router:
         origin = self.prefill.workers[prefill].started.identity
         self.prefill.take(prefill, transfer, len(request.prompt))
         self.decode.take(decode, transfer, _context(request))
-        admit = Admit(structs.replace(request, id=transfer), origin, self._deadlines.handoff)
+        admit = Admit(
+            structs.replace(request, id=transfer), origin, self._deadlines.handoff, self.prefill.name_of(prefill)
+        )
         ear = _Ear(attempt, self._decode_said, self._attempt_failed)
         self.decode.workers[decode].link.submit([admit], ear)
 
@@ -279,9 +281,13 @@ class Router:
         routed.listener.hear([failure_of(routed.request.id, error)])
 
     def _changed(self, pool: Pool, number: int) -> None:
-        """A worker's process has ended, or there is a new one."""
-        if not pool.workers[number].link.up:
+        """A worker's process has ended or is not trusted any more, or there is a new one."""
+        link = pool.workers[number].link
+        if not link.up:
             pool.forget(number)
+        if link.deviated and pool is self.prefill:
+            for worker in self.decode.workers:
+                worker.link.distrust(pool.name_of(number))
         self._dispatch()
 
     def _gone(self, pool: Pool, lost: asyncio.Future[errors.TrimaranError]) -> None:

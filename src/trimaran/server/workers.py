@@ -55,6 +55,9 @@ class Pool:
         """The worker's process has ended."""
         self._known.forget(worker)
 
+    def name_of(self, worker: int) -> str:
+        return f"{self.role} worker {worker}"
+
     def trouble(self) -> str | None:
         """Why no worker can do anything, or ``None``."""
         troubles = [worker.link.trouble() for worker in self.workers]
