@@ -48,6 +48,25 @@ def test_each_kind_of_faults(silent, monkeypatch, kind):
     assert tally.injected == {kind: 12}
 
 
+def test_a_fault_that_another_undoes_is_none(monkeypatch):
+    def swap(cache, sequences, random):
+        group, [held] = cache.groups[0], sequences[0].pages
+        rows = group.table[sequences[0].slot]
+        rows[[held.first, held.first + 1]] = rows[[held.first + 1, held.first]]
+        return True
+
+    monkeypatch.setattr("trimaran.bench.fault_campaign.INJECTORS", {"swap": swap})
+    made = Campaign(open_engine(), lone_tokens(open_engine()), 512)
+    while not made._running or not made._running[0].computed:
+        made.submit()
+        made.step()
+    for _ in range(2):
+        made.inject("swap")
+    tally = made.end()
+    assert tally.clean, tally
+    assert (tally.injected.total(), tally.detected, tally.harmless) == (2, 0, 0)
+
+
 @pytest.mark.parametrize("kind", TRANSFER_FAULTS)
 def test_each_kind_of_faults_of_transfers(silent, monkeypatch, kind):
     monkeypatch.setattr("trimaran.bench.fault_campaign.INJECTORS", {})

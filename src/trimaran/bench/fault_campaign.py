@@ -70,7 +70,7 @@ class Campaign:
         self._prefixes = [self._tokens(tokens) for tokens in (0, 48, 64, 96)]
         self._prompts: dict[str, list[int]] = {}
         self._outputs: dict[str, list[int]] = {}
-        self._touched: dict[str, set[Entry]] = {}
+        self._touched: dict[str, dict[Entry, tuple[int, ...]]] = {}  # what was there before the first fault
         self._miscounted: set[tuple[int, int]] = set()  # pages, by a fault; who shares one may lose it later
         self._holders: dict[str, set[tuple[int, int]]] = {}
         self._transfers = Transfers(engine, self._random)
@@ -123,8 +123,11 @@ class Campaign:
             self.tally.injected[kind] += 1
             after = traces(cache, sequences)
             for name, entries in before.items():
-                if touched := {entry for entry in entries if after[name].get(entry) != entries[entry]}:
-                    self._touched.setdefault(name, set()).update(touched)
+                first = {entry: was for entry, was in entries.items() if after[name].get(entry) != was}
+                first |= self._touched.pop(name, {})
+                # What a second fault has put right again is no fault any more.
+                if touched := {entry: was for entry, was in first.items() if after[name].get(entry) != was}:
+                    self._touched[name] = touched
             self._miscounted |= miscounted(cache, sequences, self._engine.leases.pages())
 
     def step(self) -> None:
@@ -170,7 +173,7 @@ class Campaign:
 
     def _judge_survivor(self, sequence: Sequence, pages: tuple[HeldPages, ...], computed: int) -> None:
         """After a step that has not ended the sequence."""
-        cache, touched = self._engine.cache, self._touched.get(sequence.id, set())
+        cache, touched = self._engine.cache, self._touched.get(sequence.id, {}).keys()
         if sequence.pages is not pages:  # preempted: it is computed again, with other pages
             self.tally.harmless += bool(touched)
             self._touched.pop(sequence.id, None)
