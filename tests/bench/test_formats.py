@@ -8,10 +8,10 @@ from typer.testing import CliRunner
 
 from models.families import write_checkpoint
 from trimaran.base.formats import KVFormat
-from trimaran.bench.cases import Decode, Prefill
+from trimaran.bench.cases import Decode, Mixed, Prefill
 from trimaran.bench.closed_loop import Flow
 from trimaran.bench.kv_report import KVReport, KVSetup, Level
-from trimaran.bench.weights import WeightsReport
+from trimaran.bench.weights import WeightsReport, weights_cases
 from trimaran.cli.app import app
 
 
@@ -77,6 +77,11 @@ def test_what_makes_no_sense_is_refused(tmp_path, monkeypatch, arguments, said):
 
 def level(fmt: KVFormat, concurrency: int, rate: int, **counts: int) -> Level:
     return Level(fmt, concurrency, [Flow(seconds=1.0, tokens=rate, gaps=[0.010, 0.030], **counts)])
+
+
+def test_weights_meet_requests_of_many_lengths_too():
+    assert weights_cases([2], 8, 3, 12, 5) == [Decode(8, 3, 2), Prefill(12), Mixed(5)]
+    assert weights_cases([2], 8, 3, 12) == [Decode(8, 3, 2), Prefill(12)]
 
 
 def test_costs_and_peaks_of_pages():

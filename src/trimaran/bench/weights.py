@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trimaran.base.formats import KVFormat, WeightFormat
-from trimaran.bench.cases import CHUNK, Case, Decode, Prefill, cache_need
+from trimaran.bench.cases import CHUNK, Case, Decode, Mixed, Prefill, cache_need
 from trimaran.bench.in_process import InProcessEngine
 from trimaran.bench.machine import ForeignLoad, Machine, usable_cores
 from trimaran.engine.config import SAME, EngineConfig
@@ -108,9 +108,10 @@ class WeightsReport:
         return "\n".join(lines)
 
 
-def weights_cases(sequences: Sequence[int], depth: int, steps: int, prompt: int) -> list[Case]:
-    """Decoding at every number of sequences, then the prefill of one prompt."""
-    return [*(Decode(depth, steps, number) for number in sequences), Prefill(prompt)]
+def weights_cases(sequences: Sequence[int], depth: int, steps: int, prompt: int, requests: int = 0) -> list[Case]:
+    """Decoding at every number of sequences, the prefill of one prompt, then ``requests`` of many lengths at once."""
+    mixed = [Mixed(requests)] if requests else []
+    return [*(Decode(depth, steps, number) for number in sequences), Prefill(prompt), *mixed]
 
 
 def run_weights(

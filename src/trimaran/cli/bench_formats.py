@@ -149,6 +149,10 @@ def weights(
     depth: Annotated[int, typer.Option(min=1, help="Prompt tokens of each sequence.")] = 128,
     steps: Annotated[int, typer.Option(min=1, help="Decode steps.")] = 24,
     prompt_tokens: Annotated[int, typer.Option(min=1, help="Prompt tokens of the prefill.")] = 512,
+    requests: Annotated[
+        int,
+        typer.Option(min=0, help="Also so many requests of many lengths at once, prompts beside answers."),
+    ] = 0,
     kv_cache_dtype: flags.KVCacheDtype = Pages.INT8,
     threads: Threads = 0,
     rounds: Rounds = 3,
@@ -163,7 +167,7 @@ def weights(
     \b
     Examples:
       trimaran bench weights smollm2
-      trimaran bench weights smollm2 --formats int8,int4z,int8/int4z --sequences 1,4,16
+      trimaran bench weights smollm2 --formats int8,int4z,int8/int4z --sequences 1,8,32 --requests 32
       trimaran bench weights smollm2 ./smollm2-codebook4 --formats int4,int8 --sequences 1,8,64 --plot weights.png
     """
     from rich.console import Console
@@ -187,7 +191,7 @@ def weights(
     candidates += [Candidate(path.name, path, None) for path in others]
     if len({candidate.name for candidate in candidates}) < len(candidates):
         raise typer.BadParameter("two of the models have the same name")
-    cases = weights_cases(sorted(set(numbers("--sequences", sequences))), depth, steps, prompt_tokens)
+    cases = weights_cases(sorted(set(numbers("--sequences", sequences))), depth, steps, prompt_tokens, requests)
     kv_format = None if kv_cache_dtype is Pages.AUTO else KVFormat(kv_cache_dtype.value)
     with Console(stderr=True).status("starting") as status:
         report = run_weights(candidates, cases, kv_format, threads, rounds, lambda text: status.update(text))
