@@ -17,7 +17,7 @@ class Told(Drafter):
         super().__init__(8)
         self._answer, self._right_for, self._prompt = answer, right, prompt
 
-    def draft(self, tokens: "array[int]", most: int) -> tuple[int, ...]:
+    def draft(self, tokens: "array[int]", most: int, least: float) -> tuple[int, ...]:
         said = len(tokens) - self._prompt
         right = self._right_for[said % len(self._right_for)]
         draft = self._answer[said : said + right]

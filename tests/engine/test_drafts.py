@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -11,46 +12,103 @@ from trimaran.base.errors import ConfigError
 from trimaran.base.messages import Submit
 from trimaran.base.sampling import SamplingParams
 from trimaran.engine.config import EngineConfig
-from trimaran.engine.drafts import REST, Drafter
+from trimaran.engine.drafts import LONGEST_REST, REST, Drafter, least_right
 
 from .drafting import told
 from .driving import greedy, null_engine, run
 
 
-def drafted(drafter: Drafter, text: Sequence[int], most: int = 8) -> list[int]:
-    return list(drafter.draft(array("i", text), most))
+def drafted(drafter: Drafter, text: Sequence[int], most: int = 8, least: float = 0.1) -> list[int]:
+    return list(drafter.draft(array("i", text), most, least))
+
+
+def trusted(most: int) -> Drafter:
+    """One whose drafts of all kinds were right."""
+    drafter = Drafter(most)
+    for alike in (2, 4, 8):
+        text = [*range(50, 50 + alike), 1, 2, 3, 4, 5, 6, 7, 8, 40 + alike, *range(50, 50 + alike)]
+        other = Drafter(most)
+        assert drafted(other, text) != []
+        for _ in range(4):
+            other.judge(most, most)
+        drafter._trusts[other._last] = other._trusts[other._last]
+    return drafter
 
 
 def test_what_followed_before_is_drafted() -> None:
-    assert drafted(Drafter(4), [1, 2, 3, 4, 5, 9, 1, 2, 3]) == [4, 5, 9, 1]
-    assert drafted(Drafter(4), [1, 2, 3, 4, 5, 9, 1, 2, 3], most=2) == [4, 5]
-    assert drafted(Drafter(4), [7, 2, 3, 4, 9, 1, 2, 3]) == [4, 9, 1, 2]  # two tokens are enough
-    assert drafted(Drafter(4), [1, 2, 3, 4, 8, 2, 3, 5, 9, 1, 2, 3]) == [4, 8, 2, 3]  # three say more than two
-    assert drafted(Drafter(4), [1, 2, 3, 4, 9, 1, 2, 3, 5, 9, 1, 2, 3]) == [5, 9, 1, 2]  # the last time counts
-    assert drafted(Drafter(4), [1, 2, 3, 4, 5]) == []
-    assert drafted(Drafter(4), [1]) == drafted(Drafter(4), [1, 1]) == []
-    assert drafted(Drafter(4), [1, 1, 1, 1]) == [1]
+    assert drafted(trusted(4), [1, 2, 3, 4, 5, 9, 1, 2, 3]) == [4, 5, 9, 1]
+    assert drafted(trusted(4), [1, 2, 3, 4, 5, 9, 1, 2, 3], most=2) == [4, 5]
+    assert drafted(trusted(4), [7, 2, 3, 4, 9, 1, 2, 3]) == [4, 9, 1, 2]  # two tokens are enough
+    assert drafted(trusted(4), [1, 2, 3, 4, 8, 2, 3, 5, 9, 1, 2, 3]) == [4, 8, 2, 3]  # three say more than two
+    assert drafted(trusted(4), [1, 2, 3, 4, 9, 1, 2, 3, 5, 9, 1, 2, 3]) == [5, 9, 1, 2]  # the last time counts
+    assert drafted(trusted(4), [1, 2, 3, 4, 5]) == []
+    assert drafted(trusted(4), [1]) == drafted(trusted(4), [1, 1]) == []
+    assert drafted(trusted(4), [1, 1, 1, 1]) == [1]
 
 
-@given(st.lists(st.integers(0, 3), min_size=1, max_size=60), st.integers(1, 59))
-def test_it_does_not_matter_when_tokens_are_seen(text: list[int], cut: int) -> None:
-    at_once, bit_by_bit = Drafter(8), Drafter(8)
-    for end in range(min(cut, len(text)), len(text)):
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=90), st.lists(st.integers(1, 60), max_size=20))
+def test_it_does_not_matter_when_tokens_are_seen(text: list[int], steps: list[int]) -> None:
+    at_once, bit_by_bit = trusted(8), trusted(8)
+    end = 0
+    for step in steps:
+        end += step
         drafted(bit_by_bit, text[:end])
     assert drafted(bit_by_bit, text) == drafted(at_once, text)
 
 
-def test_drafts_that_fail_get_shorter_and_rest() -> None:
+def test_the_more_tokens_are_alike_the_longer_the_first_draft() -> None:
+    text = [*range(1, 30), 90, 91]
+    widths = [len(drafted(Drafter(8), [*text, *range(10, 10 + alike)], least=least_right(1))) for alike in range(2, 12)]
+    assert widths == sorted(widths)
+    assert widths[0] >= 1
+    assert widths[-1] == 8
+
+
+def test_drafts_get_longer_while_they_are_right_and_shorter_when_not() -> None:
     drafter, text = Drafter(8), [1, 2, 3, *range(10, 20), 1, 2, 3]
-    assert len(drafted(drafter, text)) == 8
-    drafter.judge(8, 2, len(text))
-    assert len(drafted(drafter, text)) == 3
-    drafter.judge(3, 3, len(text))
-    assert len(drafted(drafter, text)) == 6
-    for _ in range(8):
-        drafter.judge(6, 0, len(text))
+    widths = [len(drafted(drafter, text))]
+    for _ in range(4):
+        drafter.judge(widths[-1], widths[-1])
+        widths.append(len(drafted(drafter, text)))
+    assert widths == sorted(widths)
+    assert widths[-1] == 8
+    for _ in range(20):
+        drafter.judge(8, 2)
+        widths.append(len(drafted(drafter, text)))
+    assert widths[5:] == sorted(widths[5:], reverse=True)
+    assert 1 <= widths[-1] <= 6
+
+
+def test_the_more_share_a_step_the_more_must_be_right() -> None:
+    assert least_right(1) == pytest.approx(0.2)
+    drafter, text = Drafter(8), [1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3]
+    drafter.judge(6, 3)
+    widths = [len(drafted(drafter, text, least=least_right(sequences))) for sequences in (1, 4, 16, 64)]
+    assert widths == sorted(widths, reverse=True)
+    assert widths[0] > widths[-1] == 0
+
+
+def test_a_sequence_whose_drafts_fail_rests_each_time_longer() -> None:
+    drafter, text = Drafter(8), [8, 1, 2, 3]
+    ends = []
+    for token in range(10, 10 + 20 * LONGEST_REST):
+        if drafted(drafter, text):
+            drafter.judge(1, 0)
+            drafter.judge(1, 0)
+            drafter.judge(1, 0)
+            ends.append(len(text))
+        text += [token, 1, 2, 3]
+    rests = [after - before for before, after in pairwise(ends)]
+    assert rests == sorted(rests)
+    assert rests[0] in range(REST, REST + 10)
+    assert rests[-1] in range(LONGEST_REST, LONGEST_REST + 10)
+    text += [*range(50, 50 + LONGEST_REST), 1, 2, 3]
+    assert drafted(drafter, text) != []
+    drafter.judge(1, 1)
+    for _ in range(12):
+        drafter.judge(1, 0)
     assert drafted(drafter, text) == []
-    assert drafted(drafter, [*text, *range(50, 50 + REST), 1, 2, 3]) != []
+    assert drafted(drafter, [*text, *range(50, 50 + REST), 1, 2, 3]) != [], "after one that was right it starts anew"
 
 
 def test_right_drafts_save_steps_and_are_counted() -> None:

@@ -40,26 +40,27 @@ class Choosing:
         self._sampling = sampling
         self._constraints = constraints
 
-    def draft(self, request: Request, most: int) -> tuple[int, ...]:
-        """At most ``most`` tokens that are thought to come next, which its constraint lets through."""
+    def draft(self, request: Request, most: int, least: float) -> tuple[int, ...]:
+        """At most ``most`` tokens that are thought to come next, which its constraint lets through. Of drafts like it
+        the share ``least`` must have been right lately."""
         drafter, matcher, tokens = request.drafter, request.matcher, request.sequence.tokens
         if drafter is None or most <= 0:
             return ()
         request.looked_up = True
         if matcher is None:
-            return drafter.draft(tokens, most)
+            return drafter.draft(tokens, most, least)
         if not matcher.drafts:
             return ()
         forced = self._constraints.forced(matcher, min(most, drafter.most))
         if forced:
             request.looked_up = False
             return forced
-        return self._constraints.accepted(matcher, drafter.draft(tokens, most))
+        return self._constraints.accepted(matcher, drafter.draft(tokens, most, least))
 
     def judge(self, request: Request, drafted: int, right: int) -> None:
         """Of the last draft of a request, ``drafted`` tokens, the first ``right`` were."""
         if request.looked_up and request.drafter is not None:
-            request.drafter.judge(drafted, right, len(request.sequence.tokens))
+            request.drafter.judge(drafted, right)
 
     def ask(self, requests: Sequence[Request], drafts: Sequence[tuple[int, ...]]) -> Question:
         """``requests`` give a token each, and those with a draft one more for each of its tokens."""

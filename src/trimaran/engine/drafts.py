@@ -6,15 +6,52 @@ since rows do not depend on their company; the rest is thrown away. So the answe
 Rows that are thrown away have written pages behind what is computed, where the next step writes again.
 
 Texts that repeat themselves gain by it (code that is edited, JSON, quotations); elsewhere drafts are wrong, and cost a
-step rows for nothing. So a sequence whose drafts fail drafts less, then rests.
+step rows for nothing. A right token saves its share of what a step costs besides its rows, which is the less the more
+sequences share it; a wrong one costs a row. So it is kept account of how often drafts are right, by how many tokens
+came before as they came now: two that did say little, eight nearly all.
 """
 
 from array import array
+from dataclasses import dataclass
+from math import log
+
+import numpy as np
 
 LENGTHS = (3, 2)  # tokens that must have come before, the longer first
-REST = 32  # tokens for which a sequence whose drafts fail drafts nothing
-LEAST = 0.25  # of the tokens drafted lately that must have been right
+REST, LONGEST_REST = 32, 512  # tokens for which drafts that fail are not tried: at first, and in the end
+STEP = 4  # rows that cost what a step costs besides its rows, mostly reading weights
 MEMORY = 0.8  # weight of what was before each draft in "lately"
+BITS = 21  # of a token's id: three fit a number of 64 bits
+MANY = 32  # tokens that are read faster all at once
+LONG = 8  # tokens: to have more alike says no more
+
+
+@dataclass(slots=True)
+class _Trust:
+    """How drafts of some kind did lately: tokens that were right, and drafts that were wrong at last."""
+
+    right: float
+    wrong: float
+    rest: int = REST  # tokens of the next rest
+    until: int = 0  # of the sequence, when the last rest ends
+
+    def judge(self, drafted: int, right: int) -> None:
+        self.right = self.right * MEMORY + right
+        self.wrong = self.wrong * MEMORY + (right < drafted)
+        if right == drafted:
+            self.rest = REST
+
+    def width(self, least: float) -> int:
+        """Tokens of a draft the last of which is right with odds of at least ``least``: as all before it must be."""
+        one = self.right / (self.right + self.wrong)
+        return int(log(least) / log(min(max(one, 0.01), 0.99)))
+
+
+def _first_trust(alike: int) -> _Trust:
+    """Before any was tried, of drafts behind so many tokens alike: ``bench/speculation.py`` has them about as right."""
+    if alike >= LONG:
+        return _Trust(1.9, 0.1)
+    return _Trust(1.3, 0.7) if alike >= LONG // 2 else _Trust(0.6, 1.4)
 
 
 class Drafter:
@@ -23,37 +60,79 @@ class Drafter:
     def __init__(self, most: int) -> None:
         """``most`` tokens make a draft."""
         self.most = most
-        self._width = most
-        self._after: list[dict[tuple[int, ...], int]] = [{} for _ in LENGTHS]  # what came before: where it went on
+        self._after: list[dict[int, int]] = [{} for _ in LENGTHS]  # what came before: where it went on
         self._read = 0  # tokens whose beginnings are in there
-        self._right, self._drafted = 1.0, 1.0  # lately
-        self._rest = 0
+        self._trusts = {alike: _first_trust(alike) for alike in (LONG, LONG // 2, 0)}  # by tokens alike, at least
+        self._last = 0  # the kind of the last draft
 
-    def draft(self, tokens: "array[int]", most: int) -> tuple[int, ...]:
-        """At most ``most`` tokens to follow ``tokens``; none where they would be guessed."""
+    def draft(self, tokens: "array[int]", most: int, least: float) -> tuple[int, ...]:
+        """At most ``most`` tokens to follow ``tokens``; none where they would be guessed, or where lately less than the
+        share ``least`` of their like was right."""
         place = self._look_up(tokens)
-        if place is None or len(tokens) < self._rest:
+        if place is None:
             return ()
-        return tuple(tokens[place : place + min(self._width, most)])
+        total, alike = len(tokens), _alike(tokens, place)
+        self._last = LONG if alike >= LONG else LONG // 2 if alike >= LONG // 2 else 0
+        trust = self._trusts[self._last]
+        if total < trust.until:
+            return ()
+        width = min(trust.width(least), self.most, most)
+        if width == 0:
+            new = _first_trust(alike)
+            if new.width(least):  # it was more at first: try again later
+                new.rest, new.until = min(2 * trust.rest, LONGEST_REST), total + trust.rest
+                self._trusts[self._last] = new
+            return ()
+        return tuple(tokens[place : place + width])
 
-    def judge(self, drafted: int, right: int, total: int) -> None:
-        """Of a draft's ``drafted`` tokens the first ``right`` were; the sequence has ``total`` tokens now."""
-        self._drafted = self._drafted * MEMORY + drafted
-        self._right = self._right * MEMORY + right
-        self._width = min(self.most, 2 * self._width if right == drafted else right + 1)
-        if self._right < LEAST * self._drafted:
-            self._rest = total + REST
-            self._right, self._drafted = 1.0, 1.0
+    def judge(self, drafted: int, right: int) -> None:
+        """Of the last draft's ``drafted`` tokens the first ``right`` were."""
+        self._trusts[self._last].judge(drafted, right)
 
     def _look_up(self, tokens: "array[int]") -> int | None:
         """Where the tokens go on that the last ones have come before; takes note of those that are new."""
-        total = len(tokens)
-        for end in range(max(self._read, min(LENGTHS)), total):  # before the last one: that it goes on is not known yet
-            for length, after in zip(LENGTHS, self._after, strict=True):
-                if end >= length:
-                    after[tuple(tokens[end - length : end])] = end
+        total, read = len(tokens), self._read
+        if total - read > MANY:
+            self._read_many(tokens, read)
+        else:
+            for end in range(read, total):  # before the last one: that it goes on is not known yet
+                for length, after in zip(LENGTHS, self._after, strict=True):
+                    if end >= length:
+                        after[_key(tokens, end - length, end)] = end
         self._read = total
         for length, after in zip(LENGTHS, self._after, strict=True):
-            if total >= length and (place := after.get(tuple(tokens[total - length :]))) is not None:
+            if total >= length and (place := after.get(_key(tokens, total - length, total))) is not None:
                 return place
         return None
+
+    def _read_many(self, tokens: "array[int]", read: int) -> None:
+        """A prompt may be long, and all that run wait for this."""
+        first = max(0, read - max(LENGTHS))
+        ids = np.array(tokens[first:], np.int64)
+        for length, after in zip(LENGTHS, self._after, strict=True):
+            begins = max(0, read - first - length)
+            keys = np.zeros(max(0, len(ids) - length - begins), np.int64)
+            for place in range(length):
+                keys = keys << BITS | ids[begins + place : begins + place + len(keys)]
+            after.update(zip(keys.tolist(), range(first + begins + length, len(tokens)), strict=True))
+
+
+def least_right(sequences: int) -> float:
+    """The share of drafted tokens that must be right for drafts to pay in a step of so many sequences."""
+    return sequences / (sequences + STEP)
+
+
+def _alike(tokens: "array[int]", place: int) -> int:
+    """How many tokens before ``place`` are those at the end, up to ``LONG``."""
+    total, count = len(tokens), min(LENGTHS)
+    while count < LONG and count < place and tokens[place - 1 - count] == tokens[total - 1 - count]:
+        count += 1
+    return count
+
+
+def _key(tokens: "array[int]", begin: int, end: int) -> int:
+    """One number for a few tokens; where ids are larger than any vocabulary has, it may stand for others too."""
+    key = 0
+    for place in range(begin, end):
+        key = key << BITS | tokens[place]
+    return key

@@ -157,10 +157,10 @@ class Ledger:
         if grammar is not None:
             self.constraints.prepare(sequence.id, grammar, sequence.tokens.tolist())
 
-    def _draft(self, sequence: Sequence, most: int) -> tuple[int, ...]:
-        """Tokens that are thought to come next, at most ``most``: none behind which an answer could not go on."""
+    def _draft(self, sequence: Sequence, most: int, least: float) -> tuple[int, ...]:
+        """See ``Draft``: none behind which an answer could not go on."""
         request = self._requests[sequence.id]
-        return self.choosing.draft(request, min(most, request.last - len(sequence.tokens) - 1))
+        return self.choosing.draft(request, min(most, request.last - len(sequence.tokens) - 1), least)
 
     def _expect(self, sequence: Sequence) -> None:
         """The sequence has got pages, which are filled from outside."""

@@ -21,13 +21,14 @@ from operator import attrgetter
 
 from trimaran.base.errors import ContextLengthError, QueueFullError
 from trimaran.engine.cache import KVCache
+from trimaran.engine.drafts import least_right
 from trimaran.engine.limits import SchedulerLimits
 from trimaran.engine.parking import Parking
 from trimaran.engine.plan import Chunk, StepPlan
 from trimaran.engine.sequence import Sequence
 
 _rank = attrgetter("rank")
-Draft = Callable[[Sequence, int], tuple[int, ...]]  # tokens that are thought to come next, at most so many
+Draft = Callable[[Sequence, int, float], tuple[int, ...]]  # at most so many tokens, of which that share must be right
 RETRY_AFTER = 1.0  # seconds; what a refused client is told to wait
 
 
@@ -136,13 +137,14 @@ class Scheduler:
         """Gives drafts what others leave: rows of the step, rows of logits, and pages that are free."""
         logits = self._limits.max_num_seqs - len(self._running) - min(len(self._waiting), len(self._slots))
         most = min(logits, self._budget - (len(self._running) - len(decoding)))
+        least = least_right(len(decoding))
         for sequence in decoding:
             if most <= 0:
                 return
             chunk = self._chunks.get(sequence)
             if chunk is None or (self._limits.apart and sequence.in_prompt):
                 continue
-            if not (draft := draft_of(sequence, most)):
+            if not (draft := draft_of(sequence, most, least)):
                 continue
             total = chunk.first + 1 + len(draft)
             if total > sequence.room and not self._cache.extend(sequence, total):

@@ -105,7 +105,13 @@ class Grammars:
 
     def forced(self, matcher: Matcher, most: int) -> tuple[int, ...]:
         """See ``Kind``."""
-        return self._cut(matcher.state.followed.compute_ff_tokens()[:most])
+        followed: LLMatcher = matcher.state.followed
+        text, vocabulary = followed.compute_ff_bytes(), self._tokenizer.vocabulary
+        if not text:
+            return ()
+        tokens = followed.compute_ff_tokens()
+        rest = text[len(vocabulary.decode_bytes(tokens)) :]
+        return self._cut((tokens + vocabulary.greedy_tokenize(rest.decode("utf-8", "ignore")))[:most])
 
     def accepted(self, matcher: Matcher, draft: tuple[int, ...]) -> tuple[int, ...]:
         """See ``Kind``."""
