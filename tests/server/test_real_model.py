@@ -148,3 +148,16 @@ def test_two_pools_give_the_answers_of_one_engine(smollm2, client):
                 assert mine.usage.completion_tokens == theirs.usage.completion_tokens
         assert pools.metric("trimaran_canary_deviations_total") == 0
         assert pools.metric("trimaran_handoff_bytes_total") > 0
+
+
+def test_one_engine_shows_both_of_its_formats(smollm2):
+    flags = ServeOptions(prefill_weights="int8", decode_weights="int4z", kv_cache_memory_bytes=2**26, max_model_len=512)
+    with (
+        serving(smollm2, flags, engine_config(flags, smollm2, NAME)) as server,
+        openai.OpenAI(base_url=server.url + "/v1", api_key="unused", max_retries=0) as client,
+    ):
+        held = "prefill int8, decode int8+int4z"
+        assert server.http.get("/v1/models").json()["data"][0]["weight_format"] == held
+        assert server.http.get("/version").json()["weight_format"] == held
+        answer = client.completions.create(model=NAME, prompt="The capital of France is", temperature=0, max_tokens=4)
+        assert answer.choices[0].text.startswith(" Paris")

@@ -200,8 +200,9 @@ def _size(
 
 def _describe(weights: Mapping[str, Weight]) -> str:
     """As two pools of these formats are described."""
-    decode, prefill = map(describe_formats, split_weights(weights))
-    return decode if decode == prefill else f"prefill {prefill}, decode {decode}"
+    decode, prefill = split_weights(weights)
+    held = describe_formats(decode)
+    return held if len(decode) == len(weights) else f"prefill {describe_formats(prefill)}, decode {held}"
 
 
 def _options(config: EngineConfig, sizes: Sizes) -> ExecutorOptions:
