@@ -17,6 +17,7 @@ from trimaran.engine.canary import prove
 from trimaran.engine.config import EngineConfig
 from trimaran.engine.engine import Engine
 from trimaran.engine.load import load_engine
+from trimaran.engine.plan import StepPlan
 
 from .driving import PAGE, greedy, run
 from .live_memory import flip_everywhere
@@ -35,7 +36,19 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def open_engine(path: Path, prefill: str = "int8", decode: str | None = "int4z", **options: Any) -> Engine:
     formats = {"prefill_weight_format": prefill, "weight_format": decode}
-    return load_engine(EngineConfig.from_json({"model": str(path), **BOTH, **formats, **options}))
+    engine = load_engine(EngineConfig.from_json({"model": str(path), **BOTH, **formats, **options}))
+    start = engine.runner.start
+
+    def watched(plan: StepPlan, *, want_logits: bool) -> None:
+        for number, (sequence, _, first, rows, *_) in enumerate(plan.chunks):
+            generated = first >= sequence.prompt_length
+            assert generated or first + rows <= sequence.prompt_length, "rows of one kind"
+            assert plan.decoding is not None
+            assert generated == (number < plan.decoding)
+        start(plan, want_logits=want_logits)
+
+    engine.runner.start = watched  # type: ignore[method-assign]
+    return engine
 
 
 def requests(count: int = 5, tokens: int = 24) -> list[Submit]:
