@@ -132,7 +132,8 @@ class NativeExecutor:
             part.first_result,
         )
         self._running = part
-        self._faulty[:0] = [part.first_sequence + sequence for sequence in faulty]
+        if faulty:
+            self._faulty[:0] = [part.first_sequence + sequence for sequence in faulty]
 
     def check_pages(self, *, on: bool) -> None:
         """Turns the check of page tags off, and on again, for who measures what it costs; nothing else should. Between
