@@ -5,11 +5,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trimaran.base.errors import ContextLengthError, QueueFullError
+from trimaran.base.messages import BACKGROUND
 from trimaran.base.sampling import SamplingParams
 from trimaran.engine.group import PageGroup
 from trimaran.engine.pages import PageState
 from trimaran.engine.plan import Chunk, StepPlan
-from trimaran.engine.scheduler import Scheduler
+from trimaran.engine.scheduler import BACKGROUND_ROWS, Scheduler
 from trimaran.engine.sequence import Sequence
 from trimaran.engine.window import most_pages
 
@@ -129,7 +130,7 @@ arrivals = st.builds(
     prompt=st.integers(1, 100),
     family=st.integers(0, 2),
     max_tokens=st.integers(1, 28),
-    priority=st.integers(0, 2),
+    priority=st.sampled_from((0, 1, 2, BACKGROUND, BACKGROUND + 1)),
     cancel_after=st.none() | st.integers(0, 10),
 )
 
@@ -189,6 +190,22 @@ def test_priority_goes_before_arrival():
     assert sim.step().chunks[0].sequence is sooner
     sim.step()
     assert sim.step().chunks[0].sequence is later
+
+
+def test_the_background_has_few_rows_while_there_is_somebody_else():
+    sim = Simulation(seqs=24, rows=64, pages=200)
+    lines = [sim.add([2 + number], 50, priority=BACKGROUND) for number in range(12)]
+    prompt = sim.add([1] * 100, 20, priority=BACKGROUND + 1)
+    plan = sim.step()
+    assert [(c.sequence, c.rows) for c in plan.chunks] == [*((line, 1) for line in lines), (prompt, 52)]
+    waited = sim.add([0] * 70, 3)
+    most = 64 - BACKGROUND_ROWS
+    for rows in (most, 70 - most, 1, 1):
+        plan = sim.step()
+        given = {c.sequence: c.rows for c in plan.chunks}
+        assert given == {waited: rows, **dict.fromkeys(lines[:BACKGROUND_ROWS], 1)}
+    assert waited.id in sim.finished
+    assert [c.rows for c in sim.step().chunks] == [1] * 12 + [48], "and all there are when it is alone"
 
 
 def test_a_higher_priority_takes_the_place_of_a_lower_one():

@@ -21,6 +21,7 @@ import msgspec
 from trimaran.base.sampling import SamplingParams
 
 BEAT_SECONDS = 0.25
+BACKGROUND = 2**32  # priorities from here on are of work that nobody waits for; clients name none of them
 
 Role = Literal["both", "prefill", "decode"]  # of an engine
 FinishReason = Literal["stop", "length", "cancelled"]

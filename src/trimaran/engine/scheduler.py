@@ -6,6 +6,9 @@ running sequence that comes last in this order gives all its pages back and wait
 from the prefix cache. Where that would not give the same tokens, what its pages hold is parked instead.
 Where prompts meet weights of their own (``apart``), a chunk ends with the prompt, and chunks of prompts come last.
 
+What runs in the background has what others leave. While there are others it has ``BACKGROUND_ROWS`` rows of a step at
+most, because a step takes as long as its rows do, and they would wait for it.
+
 A sequence whose prompt another engine computes gets pages in its turn, and a slot, but is in no step and keeps both
 until ``arrived`` says that the pages have been filled.
 
@@ -20,6 +23,7 @@ from collections.abc import Sequence as Items
 from operator import attrgetter
 
 from trimaran.base.errors import ContextLengthError, QueueFullError
+from trimaran.base.messages import BACKGROUND
 from trimaran.engine.cache import KVCache
 from trimaran.engine.drafts import least_right
 from trimaran.engine.limits import SchedulerLimits
@@ -29,6 +33,7 @@ from trimaran.engine.sequence import Sequence
 
 _rank = attrgetter("rank")
 Draft = Callable[[Sequence, int, float], tuple[int, ...]]  # at most so many tokens, of which that share must be right
+BACKGROUND_ROWS = 4  # enough for it to go on, and few for the others to wait for
 RETRY_AFTER = 1.0  # seconds; what a refused client is told to wait
 
 
@@ -52,7 +57,8 @@ class Scheduler:
         self._spoilt: list[Sequence] = []  # of these, those that gave way in the step being planned and lost pages
         self._slots = list(range(limits.max_num_seqs - 1, -1, -1))
         self._chunks: dict[Sequence, Chunk] = {}  # of the step being planned
-        self._budget = 0
+        self._budget = 0  # rows that are left
+        self._background = 0  # of these, those that the background may have
         self.preemptions = 0
 
     @property
@@ -108,6 +114,9 @@ class Scheduler:
         self._chunks = {}
         self._placed, self._spoilt = [], []
         self._budget = self._limits.max_num_batched_tokens
+        first_ones = (*self._running[:1], *self._waiting[:1])
+        alone = all(sequence.priority >= BACKGROUND for sequence in first_ones)
+        self._background = self._budget if alone else BACKGROUND_ROWS
         decoding: list[Sequence] = []
         prefilling: list[Sequence] = []
         for sequence in self._running:
@@ -115,14 +124,18 @@ class Scheduler:
         chunks = self._chunks
         for sequence in decoding:
             slot, first = sequence.slot, sequence.computed
-            if slot is None or (first == sequence.room and not self._extend(sequence, first + 1)):
-                continue  # it has given way
+            behind = sequence.priority >= BACKGROUND
+            if slot is None or (behind and not self._background):
+                continue  # it has given way, for good or for this step
+            if first == sequence.room and not self._extend(sequence, first + 1):
+                continue
             chunks[sequence] = Chunk(sequence, slot, first, 1, True)
             self._budget -= 1
+            self._background -= behind
         if self._draft is not None:
             self._add_drafts(decoding, self._draft)
         for sequence in prefilling:
-            if sequence.slot is not None and self._budget:
+            if sequence.slot is not None and self._rows(sequence):
                 self._plan(sequence)
         if self._waiting:
             self._admit()
@@ -144,13 +157,14 @@ class Scheduler:
             chunk = self._chunks.get(sequence)
             if chunk is None or (self._limits.apart and sequence.in_prompt):
                 continue
-            if not (draft := draft_of(sequence, most, least)):
+            if not (draft := draft_of(sequence, min(most, self._rows(sequence)), least)):
                 continue
             total = chunk.first + 1 + len(draft)
             if total > sequence.room and not self._cache.extend(sequence, total):
                 continue
             self._chunks[sequence] = chunk._replace(rows=1 + len(draft), draft=draft)
-            most, self._budget = most - len(draft), self._budget - len(draft)
+            most -= len(draft)
+            self._spend(sequence, len(draft))
 
     def _require_fit(self, sequence: Sequence) -> None:
         limits, prompt, asked = self._limits, sequence.prompt_length, sequence.sampling.max_tokens
@@ -168,15 +182,25 @@ class Scheduler:
             )
 
     def _plan(self, sequence: Sequence) -> None:
-        assert self._budget > 0, "the budget covers every running sequence"
         first = sequence.computed
         end = sequence.prompt_length if self._limits.apart and sequence.in_prompt else sequence.total
-        rows = min(end - first, self._budget)
+        rows = min(end - first, self._rows(sequence))
+        assert rows > 0, "who has no rows is not planned"
         if first + rows > sequence.room and not self._extend(sequence, first + rows):
             return
         assert sequence.slot is not None, "only running sequences are planned"
         self._chunks[sequence] = Chunk(sequence, sequence.slot, first, rows, first + rows == sequence.total)
+        self._spend(sequence, rows)
+
+    def _rows(self, sequence: Sequence) -> int:
+        """How many more rows of this step the sequence may have."""
+        return self._budget if sequence.priority < BACKGROUND else min(self._budget, self._background)
+
+    def _spend(self, sequence: Sequence, rows: int) -> None:
+        """Takes rows of this step; what is negative gives them back."""
         self._budget -= rows
+        if sequence.priority >= BACKGROUND:
+            self._background -= rows
 
     def _extend(self, sequence: Sequence, tokens: int) -> bool:
         """Gives the sequence pages for its first ``tokens`` tokens; False when it had to give way itself."""
@@ -193,7 +217,7 @@ class Scheduler:
         One whose prefix is being computed right now is passed over: soon it need not compute that itself.
         """
         for sequence in self._waiting[: len(self._slots) or 1]:
-            if not self._budget:
+            if not self._rows(sequence):
                 return
             if self._cache.prefix.is_coming(sequence):
                 continue
@@ -248,4 +272,4 @@ class Scheduler:
         self._slots.append(sequence.slot)
         self._cache.release(sequence)
         if chunk := self._chunks.pop(sequence, None):
-            self._budget += chunk.rows
+            self._spend(sequence, -chunk.rows)

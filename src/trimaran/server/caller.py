@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass
 
+from trimaran.base.messages import BACKGROUND
 from trimaran.server.tenants import Tenant
-
-LATER = 2**32  # added to a request's priority: beyond all that a request may name
 
 
 @dataclass(frozen=True)
 class Caller:
-    """Of one request. One that is ``later`` gives way to all that are not, and no histogram shows how long it took."""
+    """Of one request. One that is ``later`` is done in the background: it gives way to all that are not, and no
+    histogram shows how long it took."""
 
     arrived: float  # time.perf_counter()
     tenant: Tenant
@@ -18,4 +18,4 @@ class Caller:
 
     def priority(self, asked: int = 0) -> int:
         """What the engine is told, given what the request says; smaller runs first."""
-        return asked + LATER if self.later else asked
+        return BACKGROUND + 2**31 + asked if self.later else asked
