@@ -57,7 +57,7 @@ void add_experts_op(Program& p, int out, int x, int routes, int gate_up, int dow
 RowIndex row_index(const std::string& name) {
   if (name == "token") return RowIndex::kToken;
   if (name == "position") return RowIndex::kPosition;
-  if (name == "first") return RowIndex::kFirst;
+  if (name == "type") return RowIndex::kType;
   throw std::invalid_argument("unknown index '" + name + "'");
 }
 
@@ -191,6 +191,8 @@ NB_MODULE(_native, m) {
               nb::arg("out"), nb::arg("gate_up"), nb::arg("kind"))
           .def(
               "gelu", [](Program& p, int out, int x) { p.add_op(GeluOp{out, x}); }, nb::arg("out"), nb::arg("x"))
+          .def(
+              "tanh", [](Program& p, int out, int x) { p.add_op(TanhOp{out, x}); }, nb::arg("out"), nb::arg("x"))
           .def(
               "add", [](Program& p, int out, int a, int b) { p.add_op(AddOp{out, a, b}); }, nb::arg("out"),
               nb::arg("a"), nb::arg("b"))

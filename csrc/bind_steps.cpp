@@ -28,13 +28,15 @@ void read_tables(Program& p, const std::vector<Array<int32_t, 2>>& page_tables,
 
 nb::tuple begin(Program& p, const Array<int32_t, 1>& tokens, const Array<int32_t, 1>& starts,
                 const Array<int32_t, 1>& contexts, const Array<int32_t, 1>& slots, const Array<uint64_t, 1>& readers,
-                const Array<int32_t, 1>& logits_rows, bool want_logits, bool prefill, int first_result) {
+                const Array<int32_t, 1>& logits_rows, bool want_logits, bool prefill, int first_result,
+                const OptionalArray<int32_t, 1>& types) {
   if (starts.shape(0) != contexts.shape(0) + 1 || slots.shape(0) != contexts.shape(0)) {
     throw std::invalid_argument("starts must have one entry more than contexts, slots as many");
   }
   if (readers.shape(0) != 0 && readers.shape(0) != contexts.shape(0)) {
     throw std::invalid_argument("readers must have as many entries as contexts");
   }
+  if (types && types->shape(0) != tokens.shape(0)) throw std::invalid_argument("types must be as many as tokens");
   const StepArrays arrays{tokens.data(),
                           int(tokens.shape(0)),
                           starts.data(),
@@ -43,7 +45,8 @@ nb::tuple begin(Program& p, const Array<int32_t, 1>& tokens, const Array<int32_t
                           int(contexts.shape(0)),
                           readers.shape(0) ? readers.data() : nullptr,
                           logits_rows.data(),
-                          int(logits_rows.shape(0))};
+                          int(logits_rows.shape(0)),
+                          types ? types->data() : nullptr};
   p.begin(arrays, want_logits, prefill, first_result);
   return nb::tuple(nb::cast(p.faulty()));
 }
@@ -182,7 +185,7 @@ void bind_steps(nb::class_<Program>& program) {
       .def("begin", &begin, nb::arg("tokens").noconvert(), nb::arg("starts").noconvert(),
            nb::arg("contexts").noconvert(), nb::arg("slots").noconvert(), nb::arg("readers").noconvert(),
            nb::arg("logits_rows").noconvert(), nb::arg("want_logits"), nb::arg("prefill") = false,
-           nb::arg("first_result") = 0,
+           nb::arg("first_result") = 0, nb::arg("types").noconvert().none() = nb::none(),
            "Starts a step and returns its faulty sequences. ValueError names the first input that is out of range.")
       .def_prop_ro("check_seconds", &Program::check_seconds, "What comparing the last step's page tags has taken.")
       .def("finish_step", &finish_step, "Returns when the step that begin() started is done.")

@@ -245,6 +245,7 @@ struct Kernels {
   void (*swiglu)(const float* gate_up, float* out, int width);
   void (*geglu)(const float* gate_up, float* out, int width);
   void (*gelu)(const float* x, float* out, int width);  // exact to about 2e-7
+  void (*tanh)(const float* x, float* out, int width);  // the same
   void (*add)(const float* a, const float* b, float* out, int width);
   // out = weight * (x - mean) / sqrt(variance + eps) + bias; weight and bias padded with zeros. out may be x.
   void (*layer_norm)(const float* x, const float* weight, const float* bias, float eps, float* out, int width);

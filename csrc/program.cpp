@@ -97,6 +97,9 @@ void Program::add_op(Op op) {
   if (auto* attention = std::get_if<AttentionOp>(&op)) plan(*attention);
   if (auto* latent = std::get_if<LatentOp>(&op)) plan(*latent);
   if (auto* select = std::get_if<SelectOp>(&op)) plan(*select);
+  if (auto* embed = std::get_if<EmbedOp>(&op); embed && embed->index == RowIndex::kType) {
+    options_.limits.types = matrices_[embed->weight].n;
+  }
   ops_.push_back(op);
 }
 
@@ -245,7 +248,7 @@ const std::vector<double>& Program::profile() {
 void Program::run_op(const EmbedOp& op, Team::Member& m) {
   const auto index_of = [&](int row) {
     if (op.index == RowIndex::kToken) return int(step_.tokens()[row]);
-    return op.index == RowIndex::kPosition ? step_.position_of(row) : 0;
+    return op.index == RowIndex::kPosition ? step_.position_of(row) : step_.type_of(row);
   };
   share_rows(m, step_.rows(), [&](int first, int end) {
     for (int r = first; r < end; r++) {
@@ -300,6 +303,12 @@ void Program::run_op(const GluOp& op, Team::Member& m) {
 void Program::run_op(const GeluOp& op, Team::Member& m) {
   share_rows(m, rows_of(op.out), [&](int first, int end) {
     for (int r = first; r < end; r++) kernels_.gelu(row_of(op.x, r), row_of(op.out, r), buffers_[op.out].stride);
+  });
+}
+
+void Program::run_op(const TanhOp& op, Team::Member& m) {
+  share_rows(m, rows_of(op.out), [&](int first, int end) {
+    for (int r = first; r < end; r++) kernels_.tanh(row_of(op.x, r), row_of(op.out, r), buffers_[op.out].stride);
   });
 }
 

@@ -33,7 +33,7 @@ struct ProgramOptions {
 };
 
 // Ops name buffers, matrices, vectors and ropes by the ids that the add_ functions returned; -1 is none.
-enum class RowIndex { kToken, kPosition, kFirst };
+enum class RowIndex { kToken, kPosition, kType };
 struct EmbedOp {
   int out, weight;
   float scale;
@@ -100,6 +100,9 @@ struct GluOp {
 struct GeluOp {
   int out, x;
 };
+struct TanhOp {
+  int out, x;
+};
 struct AddOp {
   int out, a, b;
 };
@@ -113,7 +116,7 @@ struct LogitsOp {
   int x;
 };
 using Op = std::variant<EmbedOp, NormOp, LayerNormOp, LinearOp, AttentionOp, HeadLinearOp, LatentOp, SelectOp, RouteOp,
-                        ExpertsOp, GluOp, GeluOp, AddOp, TakeRowsOp, MeanRowsOp, LogitsOp>;
+                        ExpertsOp, GluOp, GeluOp, TanhOp, AddOp, TakeRowsOp, MeanRowsOp, LogitsOp>;
 
 class Program {
  public:
@@ -311,6 +314,7 @@ class Program {
   void run_op(const SelectOp& op, Team::Member& m);
   void run_op(const GluOp& op, Team::Member& m);
   void run_op(const GeluOp& op, Team::Member& m);
+  void run_op(const TanhOp& op, Team::Member& m);
   void run_op(const AddOp& op, Team::Member& m);
   void run_op(const TakeRowsOp& op, Team::Member& m);
   void run_op(const MeanRowsOp& op, Team::Member& m);

@@ -36,6 +36,7 @@ void Step::load(const StepArrays& a, const StepLimits& limits, const std::vector
   check(a.sequences, 1, limits.max_sequences + 1, "number of sequences", 0);
   check(a.logits, 0, limits.max_sequences + 1, "number of logits rows", 0);
   for (int i = 0; i < a.rows; i++) check(a.tokens[i], 0, limits.vocab, "token", i);
+  for (int i = 0; i < a.rows && a.types; i++) check(a.types[i], 0, limits.types, "type", i);
   for (int i = 0; i < a.logits; i++) check(a.logits_rows[i], 0, a.rows, "logits row", i);
   check(a.starts[0], 0, 1, "first row", 0);
   check(a.starts[a.sequences], a.rows, a.rows + 1, "last row", a.sequences);

@@ -38,10 +38,12 @@ struct StepArrays {
   const uint64_t* readers;  // [sequences], or null where pages have no tags: whose rows of the tables these are
   const int32_t* logits_rows;
   int logits;
+  const int32_t* types;  // of the rows; null: all 0
 };
 
 struct StepLimits {
   int vocab, result, max_rows, max_sequences, page_size, max_positions;
+  int types = 0;  // that rows may have; 0: the program does not ask
 };
 
 // Pages of a cache group; with a window, those before the first row's are not looked at.
@@ -74,6 +76,7 @@ class Step {
     const SequenceRows& s = sequence_of(row);
     return s.context + row - s.first_row;
   }
+  int type_of(int row) const { return arrays_.types ? arrays_.types[row] : 0; }
   const std::vector<int>& faulty() const { return faulty_; }
   double check_seconds() const { return check_seconds_; }  // that comparing tags has taken
 

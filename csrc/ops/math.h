@@ -79,6 +79,12 @@ TRIMARAN_INLINE F16 gelu_tanh(F16 x) {
   return div(x, add(set1(1.f), e));
 }
 
+// 1 - 2 / (1 + e^(2 x)), NaN where x is.
+TRIMARAN_INLINE F16 tanh(F16 x) {
+  const F16 e = exp2(min(set1(126.f), mul(x, set1(2.88539008f))));
+  return sub(set1(1.f), div(set1(2.f), add(set1(1.f), e)));
+}
+
 // x / 2 * (1 + erf(x / sqrt(2))). erf as in Abramowitz and Stegun, 7.1.26, which is off by at most 1.5e-7.
 TRIMARAN_INLINE F16 gelu(F16 x) {
   const F16 a = mul(abs(x), set1(0.70710678f)), one = set1(1.f);

@@ -161,8 +161,9 @@ inline void glu_rows(const float* gate_up, float* out, int width) {
   }
 }
 
-inline void gelu_rows(const float* x, float* out, int width) {
-  for (int i = 0; i < width; i += 16) store(out + i, gelu(load(x + i)));
+template <F16 (*Activation)(F16)>
+inline void map_rows(const float* x, float* out, int width) {
+  for (int i = 0; i < width; i += 16) store(out + i, Activation(load(x + i)));
 }
 
 inline void add_rows(const float* a, const float* b, float* out, int width) {

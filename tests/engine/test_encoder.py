@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.models.tiny_bert import write_bert
+from tests.models.tiny_bert import SCORER, write_bert
 
 from trimaran.base.errors import (
     CanaryError,
@@ -166,6 +166,28 @@ def test_an_encoder_is_no_decoder(folder: Path) -> None:
         load_engine(EngineConfig(model=str(folder), executor="reference"))
     with pytest.raises(ConfigError, match="no pools"):
         opened(folder, role="prefill")
+
+
+def test_pairs_are_pairs_for_a_model_that_reads_them_and_for_no_other(tmp_path: Path, encoder: Encoder) -> None:
+    scorer = opened(write_bert(tmp_path, SCORER), canary_interval=1e-9)
+    assert (scorer.info.embedding_width, scorer.info.score, encoder.info.score) == (1, "sigmoid", None)
+    with pytest.raises(RequestError, match="reads texts"):
+        encoder.submit(Embed("a", [[1, 2]], seconds=[1]))
+    for wrong, why in ((None, "reads pairs"), ([1], "where"), ([1, 3], "where"), ([-1, 0], "where")):
+        with pytest.raises(RequestError, match=why):
+            scorer.submit(Embed("a", [[1, 2], [3, 4]], seconds=wrong))
+    canary = Canary(scorer, scorer.info.canary, 1e-9)
+    texts, said = [[number + 1] * (2 + number * 11 % 97) for number in range(12)], list[FromEngine]()
+    scorer.submit(Embed("a", texts, seconds=[len(text) // 3 for text in texts]))
+    canary.turn(float("inf"))
+    scorer.submit(Embed("b", texts, seconds=[0] * 12))
+    while not scorer.idle:
+        said += canary.sift(scorer.step())
+    scorer.close()
+    assert (canary.stats().canary_checks, canary.deviations) == (1, 0)
+    a, b = (np.frombuffer(message.vectors, "<f4") for message in said if isinstance(message, Embedded))
+    assert len(a) == len(b) == 12
+    assert (a != b).all()
 
 
 @pytest.mark.parametrize("executor", ["native", "reference"])

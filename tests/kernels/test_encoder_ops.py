@@ -1,5 +1,6 @@
 """What encoders have beside decoders: layer norms, exact GELU, tables by position, means, attention both ways."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 
 from trimaran.base.formats import ActivationFormat, KVFormat
 from trimaran.kernels.native import NativeExecutor
-from trimaran.kernels.program import Attention, Embed, Gelu, LayerNorm, MeanRows, Op, Program, RopeSpec
+from trimaran.kernels.program import Attention, Embed, Gelu, LayerNorm, MeanRows, Op, Program, RopeSpec, Tanh
 from trimaran.kernels.reference import ReferenceExecutor
 from trimaran.kernels.step import Executor, ExecutorOptions
 from trimaran.kernels.weights import Weight
@@ -63,6 +64,21 @@ def test_gelu_is_exact(isa: str) -> None:
             assert got is not None
             wanted = values[list(rows)] / 2 * (1 + _erf(values[list(rows)] / np.sqrt(2)))
             np.testing.assert_allclose(got[:, 0], wanted, rtol=2e-6, atol=6e-7)
+
+
+def test_tanh(isa: str) -> None:
+    values = np.concatenate(
+        [np.linspace(-12, 12, 4001), [0.0, -0.0, 60.0, -60.0, 1e30, -1e30, np.inf, -np.inf, np.nan]]
+    )
+    weights = [fp32(X, np.repeat(values[:, None], 32, 1))]
+    x, out = buffer("x", 32), buffer("out", 32)
+    made = replace(program([Tanh(out, x)], weights, out), vocab=len(values))
+    for kind in (NativeExecutor, ReferenceExecutor):
+        executor = kind(made, named(weights), EXACT)
+        for rows in (range(i, min(i + 16, len(values))) for i in range(0, len(values), 16)):
+            got = executor.run(rows_step(list(rows))).logits
+            assert got is not None
+            np.testing.assert_allclose(got[:, 0], [math.tanh(v) for v in values[list(rows)]], rtol=0, atol=3e-7)
 
 
 def _erf(x: np.ndarray) -> np.ndarray:
@@ -135,7 +151,7 @@ def test_tables_by_position_and_the_mean_of_a_text(kind: type[NativeExecutor] | 
     ]
     ops: list[Op] = [
         Embed(buffer("places", width), "places", index="position"),
-        Embed(buffer("one", width), "one", scale=3.0, index="first"),
+        Embed(buffer("one", width), "one", scale=3.0, index="type"),
     ]
     parts = (Part([1, 2, 3], 0, [1]), Part([9], 7, [2]), Part(list(range(20)), 0, [3, 4]))
     for op, source in zip(ops, ("places", "one"), strict=True):
@@ -146,3 +162,21 @@ def test_tables_by_position_and_the_mean_of_a_text(kind: type[NativeExecutor] | 
         scale = 1.0 if source == "places" else 3.0
         wanted = [scale * named(weights)[source].data[rows].mean(0) for rows in where]
         np.testing.assert_allclose(got, wanted, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("kind", [NativeExecutor, ReferenceExecutor])
+def test_rows_have_types(kind: type[NativeExecutor] | type[ReferenceExecutor]) -> None:
+    weights = [table(64), fp32("kinds", np.random.default_rng(2).standard_normal((3, 64)))]
+    out = buffer("kinds", 64)
+    made = program([Embed(out, "kinds", index="type")], weights, out)
+    executor = kind(made, named(weights), EXACT)
+    inputs = rows_step(range(4))
+    for types in (None, [0, 0, 0, 0], [0, 2, 1, 1]):
+        got = executor.run(replace(inputs, types=None if types is None else np.array(types, np.int32))).logits
+        np.testing.assert_array_equal(got, weights[1].data[types or [0] * 4])
+    for wrong in ([0, 3, 0, 0], [0, 0, 0, -1], [0, 0]):
+        with pytest.raises(ValueError, match="type"):
+            executor.run(replace(inputs, types=np.array(wrong, np.int32)))
+    untyped = kind(program([], weights[:1], buffer("x", 64)), named(weights[:1]), EXACT)
+    with pytest.raises(ValueError, match="type"):
+        untyped.run(replace(inputs, types=np.zeros(4, np.int32)))

@@ -11,18 +11,22 @@ from trimaran.kernels.open import open_executor
 from trimaran.kernels.step import ExecutorOptions, StepInputs
 
 from .running import load_path
-from .tiny_bert import BERT, POOLING, write_bert, write_modules
+from .tiny_bert import BERT, POOLING, SCORER, write_bert, write_modules
 
 OPTIONS = ExecutorOptions(
     KVFormat.FP32, ActivationFormat.FP32, num_pages=64, max_rows=512, max_sequences=16, threads=2, page_tags=False
 )
 
 
-def vectors(folder: Path, executor: str, fmt: WeightFormat, texts: list[np.ndarray]) -> np.ndarray:
+def vectors(
+    folder: Path, executor: str, fmt: WeightFormat, texts: list[np.ndarray], seconds: list[int] | None = None
+) -> np.ndarray:
     model = load_path(folder, fmt)
     runs = open_executor(executor, model.program, model.weights, OPTIONS)
     made = []
-    for together in (texts[:4], texts[4:]):
+    types = None if seconds is None else [np.arange(len(t)) >= s for t, s in zip(texts, seconds, strict=True)]
+    for part in (slice(4), slice(4, None)):
+        together = texts[part]
         starts = np.cumsum([0, *map(len, together)], dtype=np.int32)
         table = np.zeros((len(together), 10), np.int32)
         pages = iter(range(1, 64))
@@ -36,6 +40,7 @@ def vectors(folder: Path, executor: str, fmt: WeightFormat, texts: list[np.ndarr
             page_tables=(table,),
             logits_rows=starts[:-1].copy(),
             want_logits=True,
+            types=None if types is None else np.concatenate(types[part]).astype(np.int32),
         )
         logits = runs.run(step).logits
         assert logits is not None
@@ -52,6 +57,26 @@ def test_vectors_are_those_of_transformers(tmp_path: Path, executor: str, poolin
         texts, wanted = np.split(golden["tokens"], np.cumsum(golden["lengths"])[:-1]), golden[pooling]
     got = vectors(tmp_path, executor, WeightFormat.FP32, texts)
     assert np.abs(got - wanted).max() <= 1e-5
+
+
+@pytest.mark.parametrize("executor", ["reference", "native"])
+def test_logits_of_pairs_are_those_of_transformers(tmp_path: Path, executor: str) -> None:
+    write_bert(tmp_path, SCORER)
+    with np.load(SCORER / "golden.npz") as golden:
+        texts, wanted = np.split(golden["tokens"], np.cumsum(golden["lengths"])[:-1]), golden["logit"]
+        seconds = golden["seconds"].tolist()
+    got = vectors(tmp_path, executor, WeightFormat.FP32, texts, seconds)
+    assert np.abs(got[:, 0] - wanted).max() <= 1e-5
+    alike = vectors(tmp_path, executor, WeightFormat.FP32, texts, None)
+    assert np.abs(alike[:, 0] - wanted).max() > 0.01, "which text a token is of must count"
+
+
+@pytest.mark.parametrize("fmt", [WeightFormat.BF16, WeightFormat.INT8, WeightFormat.INT4])
+def test_logits_of_native_are_those_of_the_reference_in_other_formats(tmp_path: Path, fmt: WeightFormat) -> None:
+    write_bert(tmp_path, SCORER)
+    texts = [np.arange(length, dtype=np.int32) for length in (3, 20, 2, 7, 90)]
+    native, reference = (vectors(tmp_path, how, fmt, texts, [2, 9, 1, 3, 40]) for how in ("native", "reference"))
+    assert np.abs(native - reference).max() <= 2e-5
 
 
 @pytest.mark.parametrize("fmt", [WeightFormat.BF16, WeightFormat.INT8])
@@ -95,3 +120,23 @@ def test_settings_that_change_the_result_are_refused(tmp_path: Path, key: dict[s
     write_bert(tmp_path, **key)
     with pytest.raises(UnsupportedError, match=next(iter(key))):
         load_path(tmp_path, None)
+
+
+def test_what_a_score_is_made_by(tmp_path: Path) -> None:
+    def score(**config: object) -> str | None:
+        encoder = load_path(write_bert(tmp_path, SCORER, **config), None).cfg.encoder
+        assert encoder is not None
+        return encoder.score
+
+    identity, tanh = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Tanh"
+    assert score() == "sigmoid"
+    assert score(sbert_ce_default_activation_function=identity) == "identity"
+    assert score(sentence_transformers={"activation_fn": identity, "version": "4.0.1"}) == "identity"
+    with pytest.raises(UnsupportedError, match="Tanh"):
+        score(sentence_transformers={"activation_fn": tanh})
+    with pytest.raises(UnsupportedError, match="3 labels"):
+        score(id2label={"0": "a", "1": "b", "2": "c"})
+    with pytest.raises(UnsupportedError, match="2 labels"):
+        score(id2label=None)
+    with pytest.raises(CheckpointError, match="tables"):
+        score(type_vocab_size=1)

@@ -1,4 +1,4 @@
-"""The tiny BERT of tests/data/encoders as a checkpoint; scripts/goldens_encoder.py says what lies beside it."""
+"""The tiny BERTs of tests/data/encoders as checkpoints; scripts/goldens_encoder.py says what lies beside them."""
 
 import json
 from pathlib import Path
@@ -6,17 +6,18 @@ from pathlib import Path
 from .families import write_safetensors
 from .random_values import TensorSpec, tensor
 
-BERT = Path(__file__).resolve().parent.parent / "data" / "encoders" / "bert"
+ENCODERS = Path(__file__).resolve().parent.parent / "data" / "encoders"
+BERT, SCORER = ENCODERS / "bert", ENCODERS / "scorer"
 POOLING = {"first": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens"}
 
 
-def write_bert(folder: Path, **config: object) -> Path:
-    """The tiny BERT as a checkpoint; ``config`` changes its ``config.json``."""
-    values = json.loads((BERT / "config.json").read_text("utf-8"))
+def write_bert(folder: Path, described: Path = BERT, **config: object) -> Path:
+    """The tiny BERT that is ``described``, as a checkpoint; ``config`` changes its ``config.json``."""
+    values = json.loads((described / "config.json").read_text("utf-8"))
     (folder / "config.json").write_text(json.dumps(values | config), "utf-8")
-    listed = json.loads((BERT / "tensors.json").read_text("utf-8")).items()
+    listed = json.loads((described / "tensors.json").read_text("utf-8")).items()
     specs = [TensorSpec(name, dtype, tuple(shape), *rest) for name, (dtype, shape, *rest) in listed]
-    write_safetensors(folder / "model.safetensors", ((spec, tensor("bert", spec)) for spec in specs))
+    write_safetensors(folder / "model.safetensors", ((spec, tensor(described.name, spec)) for spec in specs))
     return folder
 
 

@@ -25,6 +25,7 @@ BACKGROUND = 2**32  # priorities from here on are of work that nobody waits for;
 
 Role = Literal["both", "prefill", "decode"]  # of an engine
 FinishReason = Literal["stop", "length", "cancelled"]
+Score = Literal["sigmoid", "identity"]  # what a model's one logit becomes its score by
 
 
 class Submit(msgspec.Struct, frozen=True, tag=True):
@@ -40,11 +41,13 @@ class Submit(msgspec.Struct, frozen=True, tag=True):
 
 
 class Embed(msgspec.Struct, frozen=True, tag=True):
-    """Texts, as token ids, to make a vector of each: answered by one ``Embedded`` or one ``Failed``."""
+    """Texts, as token ids, to make a vector of each, or pairs of texts to make a logit of each: answered by one
+    ``Embedded`` or one ``Failed``. ``seconds`` says where in each the second text of a pair begins."""
 
     id: str
     texts: list[list[int]]
     priority: int = 0  # smaller runs first
+    seconds: list[int] | None = None  # of a model with ``Started.score``, and of no other
 
 
 class Cancel(msgspec.Struct, frozen=True, tag=True):
@@ -177,6 +180,7 @@ class Started(msgspec.Struct, frozen=True, tag=True):
     sampled: str = ""  # what tells the files that were loaded from others; empty without a model
     canary: str = ""  # digest of the logits that are known; empty without a canary
     embedding_width: int | None = None  # of an encoder, which takes ``Embed`` alone; others take ``Submit``
+    score: Score | None = None  # of an encoder of pairs, whose vectors are one logit
     phases: dict[str, float] = {}  # seconds that the start took, by what they went to, in order
 
 

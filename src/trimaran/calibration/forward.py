@@ -35,6 +35,7 @@ from trimaran.kernels.program import (
     Route,
     SelectTokens,
     TakeRows,
+    Tanh,
 )
 from trimaran.kernels.reference import last_reads
 from trimaran.kernels.rope import query_scales, rope_table
@@ -127,7 +128,7 @@ class Forward:
                 return self._select(op, b[op.q], b[op.k], b[op.weights])
             case Logits():
                 raise AssertionError("logits are the end")
-            case LayerNorm() | Gelu() | MeanRows():
+            case LayerNorm() | Gelu() | Tanh() | MeanRows():
                 raise UnsupportedError(f"an encoder ({self.program.family}) cannot be calibrated")
 
     def _whole(self, name: str, inputs: Float32) -> Float32:

@@ -201,7 +201,8 @@ class _Vector:
     """Takes the digest of a text's vector."""
 
     def __init__(self, encoder: Encoder) -> None:
-        encoder.submit(Embed(_ID, [_prompt(encoder.info)[: encoder.info.context]]))
+        prompt = _prompt(encoder.info)[: encoder.info.context]
+        encoder.submit(Embed(_ID, [prompt], seconds=None if encoder.info.score is None else [len(prompt) // 2]))
 
     def hear(self, message: Tokens | Embedded | Failed) -> str | None:
         if isinstance(message, Embedded):

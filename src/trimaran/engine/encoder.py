@@ -1,4 +1,5 @@
-"""The engine of an encoder: texts in, one vector each out. A text is read whole, in one step, and nothing is kept."""
+"""The engine of an encoder: texts in, one vector each out, or pairs of texts and one logit each. A text is read whole,
+in one step, and nothing is kept."""
 
 import time
 from bisect import insort
@@ -10,7 +11,7 @@ import numpy as np
 from trimaran.base.errors import ContextLengthError, NumericsError, QueueFullError, RequestError, TrimaranError
 from trimaran.base.failures import failure_of
 from trimaran.base.messages import Beat, Embed, Embedded, FromEngine, Started
-from trimaran.kernels.step import Executor, Float32, StepInputs
+from trimaran.kernels.step import Executor, Float32, Int32, StepInputs
 
 RETRY_SECONDS = 1.0
 
@@ -71,6 +72,7 @@ class Encoder:
                 raise RequestError(f"token ids must be from 0 to {self.info.vocab - 1}", param="input")
         if not message.texts:
             raise RequestError("there is no text", param="input")
+        self._check_pairs(message)
         request = _Request(message, np.empty((len(message.texts), self._width), np.float32))
         self._requests[message.id] = request
         insort(self._waiting, request, key=lambda waiting: waiting.message.priority)
@@ -131,7 +133,7 @@ class Encoder:
 
     def warm_up(self) -> None:
         """Makes a vector the way every request does; raises what went wrong."""
-        self.submit(Embed("warm-up", [[0]]))
+        self.submit(Embed("warm-up", [[0]], seconds=None if self.info.score is None else [0]))
         answers: list[FromEngine] = []
         while not self.idle:
             answers += self.step()
@@ -148,6 +150,17 @@ class Encoder:
         """Frees the executor's memory and threads; idempotent."""
         self._running = None  # the executor ends it by itself
         self._executor.close()
+
+    def _check_pairs(self, message: Embed) -> None:
+        seconds = message.seconds
+        if (seconds is None) != (self.info.score is None):
+            raise RequestError(f"this model reads {'texts' if self.info.score is None else 'pairs of texts'}")
+        if seconds is None:
+            return
+        if len(seconds) != len(message.texts) or not all(
+            0 <= second <= len(text) for second, text in zip(seconds, message.texts, strict=True)
+        ):
+            raise RequestError("seconds must say of each text where in it the second one begins", param="input")
 
     def _choose(self) -> list[tuple[_Request, int]]:
         """The texts of the next step: as many as fit, in order."""
@@ -188,6 +201,7 @@ class Encoder:
                 page_tables=(table,),
                 logits_rows=starts[:-1].copy(),
                 want_logits=True,
+                types=_types(chosen, starts),
             )
         )
 
@@ -203,3 +217,13 @@ class Encoder:
         else:
             error = NumericsError("the model's vectors for this request are not finite")
             self._outbox.append(failure_of(request.message.id, error))
+
+
+def _types(chosen: Sequence[tuple[_Request, int]], starts: Int32) -> Int32 | None:
+    """1 for the rows of each pair's second text; ``None`` where there are no pairs."""
+    types: Int32 | None = None
+    for (request, number), start, end in zip(chosen, starts[:-1].tolist(), starts[1:].tolist(), strict=True):
+        if request.message.seconds is not None:
+            types = np.zeros(starts[-1], np.int32) if types is None else types
+            types[start + request.message.seconds[number] : end] = 1
+    return types

@@ -66,6 +66,7 @@ def load_encoder(
         kv_bytes=executor.kv_bytes,
         identity=checkpoint.digest,
         embedding_width=program.result,
+        score=encoder.score,
     )
     engine = Encoder(
         executor,

@@ -130,6 +130,7 @@ class NativeExecutor:
             step.want_logits,
             part.prefill,
             part.first_result,
+            step.types,
         )
         self._running = part
         if faulty:

@@ -40,6 +40,7 @@ from trimaran.kernels.program import (
     Route,
     SelectTokens,
     TakeRows,
+    Tanh,
 )
 from trimaran.kernels.rope import query_scales, rope_table
 from trimaran.kernels.step import ExecutorOptions
@@ -216,6 +217,8 @@ class Assembly:
                 self.core.glu(self._buffer(op.out), self._buffer(op.gate_up), GATED[op.activation])
             case Gelu():
                 self.core.gelu(self._buffer(op.out), self._buffer(op.x))
+            case Tanh():
+                self.core.tanh(self._buffer(op.out), self._buffer(op.x))
             case Add():
                 self.core.add(self._buffer(op.out), self._buffer(op.a), self._buffer(op.b))
             case TakeRows():

@@ -40,6 +40,7 @@ from trimaran.kernels.program import (
     Route,
     SelectTokens,
     TakeRows,
+    Tanh,
 )
 from trimaran.kernels.step import ExecutorOptions, StepInputs
 from trimaran.kernels.weights import Weight, least_bytes, touched_experts
@@ -257,6 +258,8 @@ def _cost(op: Lowered, weights: Mapping[str, Weight], options: ExecutorOptions) 
             return _Cost("layer_norm", op.out.logits_rows)
         case Gelu():
             return _Cost("gelu", op.out.logits_rows)
+        case Tanh():
+            return _Cost("tanh", op.out.logits_rows)
         case MeanRows():
             return _Cost("mean_rows", logits_rows=True)
         case Glu():

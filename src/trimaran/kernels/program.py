@@ -68,12 +68,12 @@ class RopeSpec:
     factors: tuple[float, ...] | None = None
 
 
-RowIndex = Literal["token", "position", "first"]
+RowIndex = Literal["token", "position", "type"]
 
 
 @dataclass(frozen=True)
 class Embed:
-    """``out[t] = scale * weight[i]``, where i is row t's token, its position, or (``first``) 0."""
+    """``out[t] = scale * weight[i]``, where i is row t's token, its position, or its type (``StepInputs.types``)."""
 
     out: Buffer
     weight: str
@@ -249,6 +249,14 @@ class Gelu:
 
 
 @dataclass(frozen=True)
+class Tanh:
+    """``out = tanh(x)``."""
+
+    out: Buffer
+    x: Buffer
+
+
+@dataclass(frozen=True)
 class Route:
     """Chooses ``top_k`` experts for each row from ``logits`` ``[experts]``, in float32.
 
@@ -331,6 +339,7 @@ Op = (
     | SelectTokens
     | Glu
     | Gelu
+    | Tanh
     | Route
     | Experts
     | Add
@@ -372,3 +381,9 @@ class Program:
         last = self.ops[-1]
         assert isinstance(last, Logits), "a program ends with its result"
         return last.x.width
+
+    @property
+    def types(self) -> int:
+        """Token types that rows may have; 0 of a program that does not ask for them."""
+        tables = [op.weight for op in self.ops if isinstance(op, Embed) and op.index == "type"]
+        return min((self.weights[table].shape[0] for table in tables), default=0)

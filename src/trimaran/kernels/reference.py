@@ -32,6 +32,7 @@ from trimaran.kernels.program import (
     Route,
     SelectTokens,
     TakeRows,
+    Tanh,
 )
 from trimaran.kernels.reference_ops import Array
 from trimaran.kernels.reference_pages import KEYS, VALUES, CachePages, HeadsPages, IndexPages, LatentPages
@@ -159,6 +160,8 @@ class ReferenceExecutor(InOnePiece):
                 return ops.glu(buffers[op.gate_up], op.activation)
             case Gelu():
                 return ops.gelu(buffers[op.x])
+            case Tanh():
+                return np.tanh(buffers[op.x])
             case Add():
                 return buffers[op.a] + buffers[op.b]
             case TakeRows():
@@ -294,8 +297,8 @@ def _indices(op: Embed, step: StepInputs) -> Int32:
         case "position":
             lengths = np.diff(step.starts)
             return np.arange(len(step.tokens), dtype=np.int32) + np.repeat(step.contexts - step.starts[:-1], lengths)
-        case "first":
-            return np.zeros_like(step.tokens)
+        case "type":
+            return np.zeros_like(step.tokens) if step.types is None else step.types
 
 
 def _mean_rows(x: Array, step: StepInputs) -> Array:

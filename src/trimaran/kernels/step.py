@@ -35,6 +35,7 @@ class StepInputs:
     page_tables: tuple[Int32, ...]  # per cache group [max sequences, max pages of a sequence]; unused entries are 0
     logits_rows: Int32  # [R] row indices, ascending
     want_logits: bool  # False: only ``greedy`` is needed
+    types: Int32 | None = None  # [T] token types, of an encoder; ``None``: all 0
     # If pages have tags: what each entry of the tables was made for, and the numbers of the step's sequences.
     expected: tuple[PageTags, ...] | None = None
     readers: UInt64 | None = None  # [S]

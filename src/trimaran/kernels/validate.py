@@ -72,6 +72,10 @@ def check_step(step: StepInputs, program: Program, options: ExecutorOptions) -> 
     _need(step.starts[0] == 0 and step.starts[-1] == rows, f"starts do not run from 0 to the {rows} rows")
     _need(lengths.min() > 0, "starts must rise: a sequence has no rows")
     _need(_within(step.tokens, program.vocab), f"tokens must lie in 0 to {program.vocab - 1}")
+    if step.types is not None:
+        _need(step.types.dtype == np.int32, "every array must be int32")
+        _need(len(step.types) == rows, f"{len(step.types)} types for {rows} rows")
+        _need(_within(step.types, program.types), f"types must lie in 0 to {program.types - 1}")
     ends = step.contexts + lengths
     _need(_within(step.contexts, program.context), f"positions must lie in 0 to {program.context - 1}")
     _need(ends.max() <= program.context, f"positions must lie in 0 to {program.context - 1}")

@@ -28,6 +28,7 @@ from trimaran.kernels.program import (
     RowIndex,
     SelectTokens,
     TakeRows,
+    Tanh,
     WeightSpec,
 )
 from trimaran.models.config import ExpertsConfig, ModelConfig
@@ -220,6 +221,12 @@ class Builder:
         self._ops.append(Gelu(out, x))
         return out
 
+    def tanh(self, x: Buffer) -> Buffer:
+        """The hyperbolic tangent of each number."""
+        out = self._buffer("tanh", x.width, x)
+        self._ops.append(Tanh(out, x))
+        return out
+
     def route(self, logits: Buffer, experts: ExpertsConfig, bias: str | None) -> Buffer:
         """Each row's experts and their weights from ``logits`` ``[experts]``; the vector ``bias`` moves the choice."""
         assert logits.width == experts.experts, logits
@@ -272,8 +279,9 @@ class Builder:
         return out
 
     def logits(self, x: Buffer) -> None:
-        """Makes ``x`` ``[logits rows, vocab]``, or ``[logits rows, hidden]`` of an encoder, the step's result."""
-        width = self.cfg.vocab if self.cfg.encoder is None else self.cfg.hidden
+        """Makes ``x`` the step's result: ``[logits rows, vocab]``, or of an encoder ``hidden`` or 1 wide."""
+        encoder = self.cfg.encoder
+        width = self.cfg.vocab if encoder is None else self.cfg.hidden if encoder.score is None else 1
         assert (x.width, x.logits_rows) == (width, True), x
         self._ops.append(Logits(x))
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from trimaran.base.errors import CheckpointError, UnsupportedError
+from trimaran.base.messages import Score
 from trimaran.kernels.program import LinearScaling, QueryScale, RopeSpec, YarnScaling
 
 
@@ -85,15 +86,16 @@ Pooling = Literal["mean", "first"]
 class EncoderConfig:
     """What an encoder has that decoders have not: tables of ``positions`` and ``token_types`` rows that are added to
     the embedding, and what it makes of a text: the ``mean`` of its rows or the ``first`` one, of length 1 if
-    ``normalised``."""
+    ``normalised``. With ``score`` a text is a pair of texts, and what it makes of it one logit, by its first row."""
 
     positions: int
     token_types: int
     pooling: Pooling
     normalised: bool
+    score: Score | None = None
 
     def __post_init__(self) -> None:
-        if min(self.positions, self.token_types) < 1:
+        if min(self.positions, self.token_types - (self.score is not None)) < 1:
             raise CheckpointError(f"the encoder's tables have impossible sizes: {self}")
 
 

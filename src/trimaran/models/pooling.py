@@ -6,13 +6,18 @@ from typing import Any
 import msgspec
 
 from trimaran.base.errors import CheckpointError, UnsupportedError
+from trimaran.base.messages import Score
 from trimaran.checkpoint.checkpoint import Checkpoint
 from trimaran.checkpoint.json_file import Read, read_object
 from trimaran.models.config import EncoderConfig, Pooling
 from trimaran.models.fields import Fields
 
+SCORING = "BertForSequenceClassification"  # the architecture of encoders of pairs
 _MODULES = "sentence_transformers.models."
 _MODES: dict[str, Pooling] = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "first"}
+
+_SIGMOID = "torch.nn.modules.activation.Sigmoid"
+_FUNCTIONS: dict[str, Score] = {_SIGMOID: "sigmoid", "torch.nn.modules.linear.Identity": "identity"}
 
 
 class _Module(msgspec.Struct):
@@ -27,12 +32,30 @@ def read_encoder(checkpoint: Checkpoint, own: Fields) -> tuple[EncoderConfig, in
     ``UnsupportedError`` naming what else the files ask for.
     """
     directory, positions = checkpoint.directory, own.integer("max_position_embeddings")
+    types = own.integer("type_vocab_size", 2)
+    if SCORING in checkpoint.metadata.get("architectures", [])[:1]:
+        return EncoderConfig(positions, types, "first", normalised=False, score=_read_score(own)), positions
     pooling: Pooling = "mean"
     normalised, longest = True, positions
     if (directory / "modules.json").is_file():
         pooling, normalised = _read_modules(directory, checkpoint.read)
         longest = _longest(directory / "sentence_bert_config.json", positions, checkpoint.read)
-    return EncoderConfig(positions, own.integer("type_vocab_size", 2), pooling, normalised), min(longest, positions)
+    return EncoderConfig(positions, types, pooling, normalised), min(longest, positions)
+
+
+def _read_score(own: Fields) -> Score:
+    """What the one logit becomes a score by: the sigmoid, unless sentence-transformers' ``CrossEncoder`` says other."""
+    names = own.optional_mapping("id2label")
+    labels = own.integer("num_labels", 2) if names is None else len(names.unread())
+    if labels != 1:
+        raise UnsupportedError(f"{SCORING} has {labels} labels; a score is made of 1 (num_labels, id2label)")
+    theirs = own.optional_mapping("sentence_transformers")
+    function = own.text("sbert_ce_default_activation_function", _SIGMOID)
+    if theirs is not None:
+        function = theirs.text("activation_fn", function)
+    if function not in _FUNCTIONS:
+        raise UnsupportedError(f"config.json makes scores by {function}; {' or '.join(_FUNCTIONS)} is known")
+    return _FUNCTIONS[function]
 
 
 def _read_modules(directory: Path, read: Read) -> tuple[Pooling, bool]:

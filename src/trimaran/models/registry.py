@@ -30,6 +30,7 @@ HF = {  # architectures[0]: the model type whose configuration it has; None: its
     "GlmMoeDsaForCausalLM": "glm_moe_dsa",
     "MiniMaxM2ForCausalLM": "minimax_m2",
     "BertModel": "bert",
+    "BertForSequenceClassification": "bert",
 }
 
 
