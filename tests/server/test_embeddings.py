@@ -1,7 +1,6 @@
 """``/v1/embeddings`` through the official client: a tiny BERT on the reference executor, against transformers."""
 
 import base64
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,46 +13,12 @@ from trimaran.engine.config import EngineConfig
 from trimaran.server.options import ServeOptions
 
 from .running import NAME, Running, serving
-
-WORDS = [f"w{number}" for number in range(190)]
+from .word_tokenizer import WORDS, write_words
 
 
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny BERT with words for its tokens: ids 0 to 9 are unknown, padding and the control tokens."""
-    folder = write_bert(tmp_path_factory.mktemp("bert"))
-    control = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"[unused{i}]" for i in range(6))]
-    vocab = {word: number for number, word in enumerate([*control, *WORDS])}
-    special = {name: {"id": name, "ids": [vocab[name]], "tokens": [name]} for name in ("[CLS]", "[SEP]")}
-    frame = [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
-    frame.append({"SpecialToken": {"id": "[SEP]", "type_id": 0}})
-    added = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    file = {
-        "version": "1.0",
-        "truncation": {"max_length": 4, "strategy": "LongestFirst", "stride": 0, "direction": "Right"},
-        "padding": {
-            "strategy": {"Fixed": 8},
-            "direction": "Right",
-            "pad_to_multiple_of": None,
-            "pad_id": 0,
-            "pad_type_id": 0,
-            "pad_token": "[PAD]",
-        },
-        "added_tokens": [{"id": number, "content": text, **added} for number, text in enumerate(control)],
-        "normalizer": {"type": "Lowercase"},
-        "pre_tokenizer": {"type": "WhitespaceSplit"},
-        "post_processor": {"type": "TemplateProcessing", "single": frame, "pair": frame, "special_tokens": special},
-        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
-        "model": {
-            "type": "WordPiece",
-            "unk_token": "[UNK]",
-            "continuing_subword_prefix": "##",
-            "max_input_chars_per_word": 100,
-            "vocab": vocab,
-        },
-    }
-    (folder / "tokenizer.json").write_text(json.dumps(file), "utf-8")
-    return folder
+    return write_words(write_bert(tmp_path_factory.mktemp("bert")))
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,14 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
+from tests.models.tiny_bert import BERT, SCORER, write_bert
 
-from .running import Running, running
+from trimaran.engine.config import EngineConfig
+from trimaran.server.options import ServeOptions
+from trimaran.server.scoring import RERANK, SCORE
+
+from .running import NAME, Running, running, serving
+from .word_tokenizer import write_words
 
 CHECKS: list[Any] = [
     not_a_server_error,
@@ -25,12 +31,23 @@ CHECKS: list[Any] = [
     content_type_conformance,
     response_schema_conformance,
 ]
+MEANT = ("prompt", "messages", "input", "query", "documents", "text_1", "text_2")  # what requests are about
+OTHER_NAMES = (*RERANK[1:], *SCORE[1:])  # of routes that are tried as it is
 EXAMPLES = 20  # of each route that takes a body, and kind
 
 
 @pytest.fixture(scope="module")
 def server(byte_model):
     with running(byte_model, timeout_request=30.0) as server:
+        yield server
+
+
+@pytest.fixture(scope="module", params=["vectors", "scores"])
+def encoder(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("encoder")
+    write_words(write_bert(folder, BERT if request.param == "vectors" else SCORER))
+    engine = EngineConfig(model=str(folder), served_name=NAME, executor="native", max_num_seqs=4, threads=1)
+    with serving(folder, ServeOptions(max_num_seqs=4, timeout_request=30.0), engine) as server:
         yield server
 
 
@@ -43,6 +60,8 @@ def each_case(document: dict[str, Any], mode: GenerationMode, check: Callable[[C
     """Calls ``check`` with cases of every route, the same each time."""
     for result in schemathesis.openapi.from_dict(document).get_all_operations():
         operation = result.ok()
+        if operation.path in OTHER_NAMES:
+            continue
         if mode is GenerationMode.NEGATIVE and not list(operation.body):
             continue  # there is nothing about it that can be wrong
 
@@ -68,8 +87,8 @@ def sensible(case: Case, files: list[str]) -> Case:
             if isinstance(case.body.get(name), str):
                 case.body[name] = value
     if isinstance(case.body, dict) and isinstance(case.body.get("model"), str):
-        more = [name for name in case.body if name not in ("model", "prompt", "messages")][:3]
-        kept = {name: case.body[name] for name in ("prompt", "messages", *more) if name in case.body}
+        more = [name for name in case.body if name not in ("model", *MEANT)][:3]
+        kept = {name: case.body[name] for name in (*MEANT, *more) if name in case.body}
         case.body = {**kept, "model": "bytes"}
     return case
 
@@ -95,6 +114,22 @@ def test_answers_are_as_described(server: Running, document, mode):
         assert statuses["POST /v1/batches", 200]
         assert statuses["GET /v1/files", 200]
     assert server.http.get("/ready").status_code == 200
+
+
+@pytest.mark.parametrize("mode", list(GenerationMode))
+def test_answers_of_encoders_are_as_described(encoder: Running, mode):
+    statuses: Counter[tuple[str, int]] = Counter()
+
+    def check(case: Case) -> None:
+        response = sensible(case).call(base_url=encoder.url, timeout=60)
+        case.validate_response(response, checks=CHECKS)
+        statuses[case.operation.label, response.status_code] += 1
+
+    each_case(encoder.http.get("/openapi.json").json(), mode, check)
+    for path in ("/v1/rerank", "/v1/score"):
+        assert statuses[f"POST {path}", 400]
+        assert statuses[f"POST {path}", 200] or mode is GenerationMode.NEGATIVE
+    assert encoder.http.get("/ready").status_code == 200
 
 
 def test_a_wrong_description_is_seen(server, document):

@@ -79,6 +79,7 @@ def parts_of(step: StepInputs) -> tuple[Part, ...]:
         slots=step.slots[:decoding],
         logits_rows=step.logits_rows[:result],
         readers=None if step.readers is None else step.readers[:decoding],
+        types=None if step.types is None else step.types[:row],
     )
     second = replace(
         step,
@@ -88,6 +89,7 @@ def parts_of(step: StepInputs) -> tuple[Part, ...]:
         slots=step.slots[decoding:],
         logits_rows=step.logits_rows[result:] - row,
         readers=None if step.readers is None else step.readers[decoding:],
+        types=None if step.types is None else step.types[row:],
     )
     return Part(first), Part(second, prefill=True, first_sequence=decoding, first_result=result)
 

@@ -32,6 +32,7 @@ from trimaran.server.openai.sse import Events, EventStream
 from trimaran.server.openai.tokenize import DetokenizeRequest, TokenizeRequest
 from trimaran.server.response_store import ResponseStore
 from trimaran.server.responses import Responses
+from trimaran.server.scoring import add_scoring, refuse_scoring
 from trimaran.server.tenants import Tenants
 from trimaran.server.text_work import TextWork
 from trimaran.text.template import ChatTemplate
@@ -44,6 +45,7 @@ log = logging.getLogger(__name__)
 
 TEXT_ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/responses")  # of batches
 VECTOR_ENDPOINTS = ("/v1/embeddings",)
+_SCORING = "/v1/rerank and /v1/score"
 
 
 class Version(msgspec.Struct, frozen=True):
@@ -183,6 +185,8 @@ def _add_openai(api: Api, service: Service) -> None:
         service.card.require(body.model)
         raise UnsupportedError(f"{body.model} makes text, and no vectors; an encoder has /v1/embeddings")
 
+    refuse_scoring(api, service.card)
+
     def _identity(prefix: str, request: Request, body: Generate) -> Identity:
         identity = service.card.identity(prefix, body.model)
         if labels := body.labels:
@@ -220,6 +224,8 @@ def _add_embeddings(api: Api, service: EmbeddingService) -> None:
     @api.post("/v1/embeddings")
     async def make_embeddings(request: Request, body: EmbeddingRequest) -> Response:
         identity = service.card.identity("embd", body.model)
+        if plane.limits.score is not None:
+            raise UnsupportedError(f"{body.model} scores pairs of texts, and makes no vectors: it has {_SCORING}")
         texts = await text.run(len(await request.body()), embeddings.token_ids, body, plane.tokenizer)
         return await _whole(request, embeddings.answer(body, texts, plane, identity, caller(request)), identity)
 
@@ -233,7 +239,11 @@ def _add_embeddings(api: Api, service: EmbeddingService) -> None:
 
     def _no_text(model: str) -> UnsupportedError:
         service.card.require(model)
-        return UnsupportedError(f"{model} makes vectors of texts, and no text: it has /v1/embeddings alone")
+        if plane.limits.score is not None:
+            return UnsupportedError(f"{model} scores pairs of texts, and makes no text: it has {_SCORING}")
+        return UnsupportedError(f"{model} makes vectors of texts, and no text: it has /v1/embeddings, {_SCORING}")
+
+    add_scoring(api, plane, service.card, _whole)
 
 
 def _add_models(api: Api, card: ModelCard) -> None:

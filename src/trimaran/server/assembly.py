@@ -23,7 +23,7 @@ from trimaran.server.openai.identity import ModelCard
 from trimaran.server.options import ServeOptions
 from trimaran.server.response_store import ResponseStore
 from trimaran.server.tenants import Tenants
-from trimaran.text.encoder_tokenizer import EncoderTokenizer, is_encoder
+from trimaran.text.encoder_tokenizer import EncoderTokenizer, is_encoder, reads_pairs
 from trimaran.text.template import ChatTemplate, open_template
 from trimaran.text.tokenizer import Tokenizer, open_tokenizer
 from trimaran.text.tools.answer_format import find_format
@@ -48,10 +48,11 @@ class EncoderText:
     """An encoder's tokenizer."""
 
     tokenizer: EncoderTokenizer
+    pairs: bool = False  # of texts are what the model reads
 
     def require(self, started: Started) -> None:
         """Raises ``IntegrityError`` when the engine has read another kind of model."""
-        if started.embedding_width is None:
+        if started.embedding_width is None or self.pairs != (started.score is not None):
             raise IntegrityError("the model's files were changed while it was loaded; start again")
 
 
@@ -64,7 +65,10 @@ def load_text(path: Path, chat_template: Path | None = None, files: ModelFiles =
     checkpoint = open_checkpoint(path, files)
     try:
         if is_encoder(checkpoint):
-            return EncoderText(EncoderTokenizer(checkpoint.directory / "tokenizer.json", checkpoint.read))
+            encoder = EncoderTokenizer(checkpoint.directory / "tokenizer.json", checkpoint.read)
+            if pairs := reads_pairs(checkpoint):
+                encoder.require_pairs()
+            return EncoderText(encoder, pairs=pairs)
         tokenizer = open_tokenizer(checkpoint)
         sampled = checkpoint.sampled if checkpoint.kind == "gguf" else ""
         return Text(tokenizer, open_template(checkpoint, tokenizer, chat_template), sampled)
@@ -139,6 +143,7 @@ def _encoder_plane(
         context=started.context,
         vocab=started.vocab,
         width=started.embedding_width,
+        score=started.score,
         deadline=options.timeout_request,
     )
     return EmbeddingPlane(link, tokenizer, limits, metrics)

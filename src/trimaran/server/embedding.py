@@ -3,12 +3,13 @@
 import asyncio
 import secrets
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trimaran.base import errors
 from trimaran.base.failures import error_of
-from trimaran.base.messages import Embed, Embedded, Failed
+from trimaran.base.messages import Embed, Embedded, Failed, Score
 from trimaran.server.admission import Admission
 from trimaran.server.caller import Caller
 from trimaran.server.engine import EngineLink
@@ -32,6 +33,7 @@ class EncoderLimits:
     context: int
     vocab: int
     width: int  # of a vector
+    score: Score | None = None  # of a model that reads pairs of texts, and makes one logit of each
     deadline: float | None = None
 
 
@@ -46,14 +48,18 @@ class EmbeddingPlane(Admission):
         self.limits = limits
         self._encoder = link
 
-    async def embed(self, texts: list[list[int]], caller: Caller) -> "Float32":
+    async def embed(
+        self, texts: list[list[int]], caller: Caller, *, names: Sequence[str] = (), seconds: list[int] | None = None
+    ) -> "Float32":
         """Vectors ``[texts, width]`` of what ``caller`` asked.
+
+        ``names`` are what the request calls the texts, by default ``input[i]``; ``seconds`` are those of ``Embed``.
 
         Raises ``RequestError``, ``QueueFullError``, ``DrainingError``, ``DeadlineError``, ``EngineDiedError`` or what
         the encoder says. A caller that is cancelled takes its request with it.
         """
-        self._check(texts)
-        message = Embed(secrets.token_hex(8), texts, caller.priority())
+        self._check(texts, names)
+        message = Embed(secrets.token_hex(8), texts, caller.priority(), seconds)
         waiting = _Waiting(asyncio.get_running_loop().create_future())
         self.admit(waiting, 1)
         caller.tenant.spend(sum(map(len, texts)))
@@ -76,18 +82,19 @@ class EmbeddingPlane(Admission):
 
         return np.frombuffer(answer.vectors, "<f4").reshape(len(texts), self.limits.width).astype(np.float32)
 
-    def _check(self, texts: list[list[int]]) -> None:
+    def _check(self, texts: list[list[int]], names: Sequence[str]) -> None:
         for number, tokens in enumerate(texts):
-            where = f"input[{number}]" if len(texts) > 1 else "input"
+            where = names[number] if names else f"input[{number}]" if len(texts) > 1 else "input"
+            param = where.partition("[")[0].partition(" ")[0]
             if not tokens:
-                raise errors.RequestError(f"{where} has no tokens", param="input")
+                raise errors.RequestError(f"{where} has no tokens", param=param)
             if len(tokens) > self.limits.context:
                 raise errors.ContextLengthError(
                     f"{where} has {len(tokens)} tokens, control tokens included; the model reads {self.limits.context}",
-                    param="input",
+                    param=param,
                 )
             if not 0 <= min(tokens) <= max(tokens) < self.limits.vocab:
-                raise errors.RequestError(f"token ids must be from 0 to {self.limits.vocab - 1}", param="input")
+                raise errors.RequestError(f"token ids must be from 0 to {self.limits.vocab - 1}", param=param)
 
 
 @dataclass(eq=False)

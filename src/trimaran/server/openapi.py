@@ -12,7 +12,9 @@ from trimaran.server.batches.shapes import Batch, BatchList, FileDeleted, FileLi
 from trimaran.server.errors import ErrorEnvelope
 from trimaran.server.openai import answers
 from trimaran.server.openai.embeddings import EmbeddingList
+from trimaran.server.openai.scoring import Reranking, ScoreList
 from trimaran.server.openai.tokenize import Detokenized, Tokenized
+from trimaran.server.scoring import RERANK, SCORE
 
 _REF = "#/components/schemas/Answer.{name}"
 _JSON = "application/json"
@@ -38,6 +40,8 @@ def describe(app: FastAPI, version: type[msgspec.Struct]) -> None:
         "/v1/chat/completions": answers.ChatCompletion,
         "/v1/completions": answers.Completion,
         "/v1/embeddings": EmbeddingList,
+        **dict.fromkeys(RERANK, Reranking),
+        **dict.fromkeys(SCORE, ScoreList),
         "/v1/messages": Message,
         "/v1/messages/count_tokens": TokenCount,
         "/tokenize": Tokenized,
@@ -73,7 +77,8 @@ def describe(app: FastAPI, version: type[msgspec.Struct]) -> None:
         for unused in ("HTTPValidationError", "ValidationError"):  # FastAPI's own, which nobody gets
             schemas.pop(unused, None)
         for name in ("ChatRequest", "CompletionRequest", "MessagesRequest"):
-            _bound(schemas[name]["properties"])
+            if name in schemas:  # an encoder has no messages
+                _bound(schemas[name]["properties"])
         schemas |= {f"Answer.{name}": schema for name, schema in components.items()}
         document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
         document["security"] = [{}, {"key": []}]  # a server may have been started without keys

@@ -143,10 +143,14 @@ def _ready_line(model: Model, address: str, seconds: float, started: Started) ->
         f"ready in {seconds:.1f} s",
         f"{started.executor} executor, {started.isa}, {started.threads} thread" + ("s" if started.threads != 1 else ""),
         f"weights {started.weight_format}, {started.weight_bytes / 1e6:.0f} MB",
-        f"KV {started.kv_format}, {_pages(started)}" if started.pages else f"vectors of {started.embedding_width}",
+        f"KV {started.kv_format}, {_pages(started)}" if started.pages else _read_whole(started),
         f"context {started.context}",
     )
     return f"Trimaran {model.version} serves {model.names[0]} on {address}/v1 ({'; '.join(facts)})"
+
+
+def _read_whole(started: Started) -> str:
+    return f"vectors of {started.embedding_width}" if started.score is None else "scores of pairs"
 
 
 def _pages(started: Started) -> str:

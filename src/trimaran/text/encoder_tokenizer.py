@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import tokenizers
@@ -12,13 +13,31 @@ from trimaran.base.errors import CheckpointError, RequestError
 from trimaran.checkpoint import Checkpoint
 from trimaran.checkpoint.json_file import Read
 
-ARCHITECTURES = frozenset({"BertModel"})  # of models that make a vector of a text
+VECTORS = frozenset({"BertModel"})  # architectures that make a vector of a text
+SCORES = frozenset({"BertForSequenceClassification"})  # those that make a score of a pair of texts
 
 
 def is_encoder(checkpoint: Checkpoint) -> bool:
-    """Whether a model makes vectors of texts, by what its files call its architecture."""
+    """Whether a model makes vectors of texts, or scores of pairs, by what its files call its architecture."""
+    return _architecture(checkpoint) in VECTORS | SCORES
+
+
+def reads_pairs(checkpoint: Checkpoint) -> bool:
+    """Whether it makes scores of pairs."""
+    return _architecture(checkpoint) in SCORES
+
+
+def _architecture(checkpoint: Checkpoint) -> object:
     names = checkpoint.metadata.get("architectures") if checkpoint.kind == "safetensors" else None
-    return isinstance(names, list) and names[:1] != [] and names[0] in ARCHITECTURES
+    return names[0] if isinstance(names, list) and names and isinstance(names[0], str) else None
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What a model reads of two texts: one sequence of ids, in which the second text begins at ``second``."""
+
+    ids: list[int]
+    second: int
 
 
 class EncoderTokenizer:
@@ -41,9 +60,60 @@ class EncoderTokenizer:
         core.encode_special_tokens = True  # control tokens in a text are text
         self._core = core
 
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of each text. Raises ``RequestError`` when one has half of a surrogate pair."""
+    def encode(self, texts: Sequence[str], longest: int | None = None) -> list[list[int]]:
+        """Ids of each text, cut at its end to ``longest`` of them, control tokens included, if that is given.
+
+        Raises ``RequestError`` when a text has half of a surrogate pair, or ``longest`` has no room for any.
+        """
+        if longest is None:
+            return [each.ids for each in self._encoded(texts, framed=True)]
+        room = self._room(longest, pair=False)
+        ids = []
+        for text in self._encoded(texts, framed=False):
+            text.truncate(room)
+            ids.append(self._core.post_process(text).ids)
+        return ids
+
+    def encode_pairs(self, pairs: Sequence[tuple[str, str]], longest: int | None = None) -> list[Pair]:
+        """Each pair as its model was trained to read one. Where ``longest`` asks for it, the longer text of a pair is
+        cut at its end, then both. Raises as ``encode`` does."""
+        room = None if longest is None else self._room(longest, pair=True)
+        texts = list(dict.fromkeys(text for pair in pairs for text in pair))
+        known = dict(zip(texts, self._encoded(texts, framed=False), strict=True))
+        return [self._pair(known[first], known[second], room) for first, second in pairs]
+
+    def require_pairs(self) -> None:
+        """Raises ``CheckpointError`` when this tokenizer does not tell the second text of a pair from the first."""
+        types = self._core.encode("a", "b").type_ids
+        if 1 not in types or types != sorted(types) or types[-1] != 1:
+            raise CheckpointError(
+                "tokenizer.json does not say how a pair of texts is read: types of tokens are missing"
+            )
+
+    def _pair(self, first: tokenizers.Encoding, second: tokenizers.Encoding, room: int | None) -> Pair:
+        if room is not None and len(first) + len(second) > room:
+            shorter = min(len(first), len(second), room // 2)
+            kept = (shorter, room - shorter) if len(first) <= len(second) else (room - shorter, shorter)
+            first, second = (_cut(text, tokens) for text, tokens in zip((first, second), kept, strict=True))
+        whole = self._core.post_process(first, second)
+        return Pair(whole.ids, whole.type_ids.index(1))
+
+    def _room(self, longest: int, *, pair: bool) -> int:
+        control = self._core.num_special_tokens_to_add(pair)
+        if longest <= control:
+            why = f"truncate_prompt_tokens leaves no room: there are {control} control tokens"
+            raise RequestError(why, param="truncate_prompt_tokens")
+        return longest - control
+
+    def _encoded(self, texts: Sequence[str], *, framed: bool) -> list[tokenizers.Encoding]:
         try:
-            return [each.ids for each in self._core.encode_batch_fast(list(texts), add_special_tokens=True)]
+            return self._core.encode_batch_fast(list(texts), add_special_tokens=framed)
         except TypeError:
             raise RequestError("a text holds half of a surrogate pair (U+D800 to U+DFFF)", param="input") from None
+
+
+def _cut(text: tokenizers.Encoding, tokens: int) -> tokenizers.Encoding:
+    """A copy, cut: other pairs may share ``text``."""
+    copy = tokenizers.Encoding.merge([text])
+    copy.truncate(tokens)
+    return copy

@@ -75,6 +75,17 @@ VLLM_EMBEDDINGS: Inert = {
     "request_id": (None,),
     "truncate_prompt_tokens": (None,),
 }
+SCORING: Inert = {  # and those of Jina's and Cohere's API
+    "activation": (None,),
+    "add_special_tokens": (None, True),
+    "max_chunks_per_doc": (None,),
+    "max_tokens_per_doc": (None,),
+    "mm_processor_kwargs": (None, {}),
+    "priority": (None, 0),
+    "rank_fields": (None, [], ["text"]),
+    "request_id": (None,),
+    "softmax": (None,),
+}
 VLLM_CHAT: Inert = {
     "chat_template": (None,),
     "continue_final_message": (None, False),
