@@ -177,7 +177,7 @@ def test_pairs_are_pairs_for_a_model_that_reads_them_and_for_no_other(tmp_path: 
         with pytest.raises(RequestError, match=why):
             scorer.submit(Embed("a", [[1, 2], [3, 4]], seconds=wrong))
     canary = Canary(scorer, scorer.info.canary, 1e-9)
-    texts, said = [[number + 1] * (2 + number * 11 % 97) for number in range(12)], list[FromEngine]()
+    texts, said = [[number + 1] * (3 + number * 11 % 97) for number in range(12)], list[FromEngine]()
     scorer.submit(Embed("a", texts, seconds=[len(text) // 3 for text in texts]))
     canary.turn(float("inf"))
     scorer.submit(Embed("b", texts, seconds=[0] * 12))
