@@ -12,6 +12,7 @@ from tests.models.tiny_bert import BERT, write_bert
 from trimaran.engine.config import EngineConfig
 from trimaran.server.options import ServeOptions
 
+from .batching import begun, client_of, ended, line, results
 from .running import NAME, Running, serving
 from .word_tokenizer import WORDS, write_words
 
@@ -122,3 +123,21 @@ def test_it_is_ready_and_counts(server: Running) -> None:
     assert server.http.get("/ready").status_code == 200
     assert server.http.get("/v1/models").json()["data"][0]["max_model_len"] == 160
     assert "trimaran_prompt_tokens_total" in server.http.get("/metrics").text
+
+
+def test_a_batch_of_texts(encoder: Path, tmp_path: Path) -> None:
+    options = ServeOptions(model=str(encoder), files_dir=str(tmp_path))
+    config = EngineConfig(model=str(encoder), executor="reference")
+    url, inputs = "/v1/embeddings", [f"w{number} w{number + 1}" for number in range(20)]
+    with serving(encoder, options, config) as server, client_of(server) as client:
+        made = begun(client, [line(text, url, input=text, encoding_format="float") for text in inputs], url)
+        batch = ended(client, made.id)
+        assert (batch.status, batch.request_counts.completed) == ("completed", 20)
+        assert batch.usage.input_tokens == 20 * 4
+        alone = client.embeddings.create(model=NAME, input=inputs, encoding_format="float")
+        answers = results(client, batch.output_file_id)
+        vectors = [one["response"]["body"]["data"][0]["embedding"] for one in answers]
+        assert vectors == [one.embedding for one in alone.data]
+        with pytest.raises(openai.BadRequestError) as caught:
+            begun(client, [line("a", "/v1/completions", prompt="x")])
+        assert caught.value.param == "endpoint"
