@@ -227,7 +227,9 @@ class Sender:
         sending = Sending(ticket, self.layout, MODEL, prompt, time.monotonic())
         while not sending.over:
             while (batch := sending.due(tokens, self.link.room())) is not None:
-                data = self.pages[batch.first : batch.first + batch.count].copy()  # what an executor exports
+                data = self.link.lend(batch.size)
+                assert data is not None
+                np.copyto(data.reshape(batch.count, -1), self.pages[batch.first : batch.first + batch.count])  # exports
                 self.link.send(sending.frame(batch, data), data)
                 if sending.sent:
                     self.link.send(sending.commit([Token(0)]))

@@ -121,6 +121,17 @@ def test_converted_pages_are_what_writing_their_numbers_gives(kind: str, one_op:
     assert wide.export_pages(0, moved, fmt).tobytes() == exact.export_pages(0, moved, fmt).tobytes()
 
 
+@pytest.mark.parametrize("fmt", list(KVFormat))
+@pytest.mark.parametrize("own", [KVFormat.BF16, None])
+def test_pages_may_be_given_in_memory_that_was_used_before(kind: str, own: KVFormat | None, fmt: KVFormat) -> None:
+    executor = model(kind, own or fmt)
+    logits(executor, Rows(PROMPT, 0, [4, 9, 2]))
+    fresh = executor.export_pages(0, pages(4, 9), fmt)
+    used = np.full(fresh.shape, 0xAA, np.uint8)
+    assert executor.export_pages(0, pages(4, 9), fmt, used) is used
+    assert used.tobytes() == fresh.tobytes()
+
+
 @pytest.mark.parametrize("narrow", list(KVFormat))
 def test_narrow_pages_convert_as_their_widened_numbers(kind: str, one_op: OneOp, narrow: KVFormat) -> None:
     if narrow not in formats_of(one_op):

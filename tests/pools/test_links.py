@@ -83,6 +83,24 @@ def test_what_is_under_way_is_bounded_and_room_comes_back(name: str) -> None:
         wait_for(sender.room, sender)
 
 
+def test_pages_that_were_written_where_the_link_said_arrive_as_others_do(name: str) -> None:
+    with pair(name) as (sender, receiver):
+        wait_for(sender.room, sender)
+        for number in range(2 * SLOTS):
+            message, data = frame(number, FRAME_BYTES - number)
+            assert sender.lend(3) is not None, "taken back by the next"
+            place = sender.lend(data.nbytes)
+            assert place is not None
+            place[:] = data
+            assert sender.send(message, place.reshape(1, -1) if number % 3 else data)
+            (arrival,) = receive(receiver, 1)
+            assert arrival.data is not None
+            assert arrival.data.tobytes() == data.tobytes()
+            arrival.free()
+            wait_for(sender.room, sender)
+    assert sender.lend(1) is None
+
+
 def test_either_end_notices_that_the_other_has_gone(name: str) -> None:
     for closes in (0, 1):
         with pair(name) as ends:

@@ -3,7 +3,9 @@
 import socket
 import threading
 import time
+from contextlib import suppress
 from functools import partial
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -13,11 +15,12 @@ from hypothesis import strategies as st
 
 from trimaran.base.errors import TransferError
 from trimaran.pools import stream_link
-from trimaran.pools.carriage import SLOTS
+from trimaran.pools.carriage import SLOTS, own_slots
+from trimaran.pools.envelope import Envelope, Freed
 from trimaran.pools.records import Records
 from trimaran.pools.stream import Stream
-from trimaran.pools.stream_link import Envelope, Freed, Met, StreamLink
-from trimaran.pools.transfer import PageFrame, Taken
+from trimaran.pools.stream_link import Met, StreamLink
+from trimaran.pools.transfer import CAUSES, Abort, PageFrame, Taken
 
 from .links import wait_for
 from .transfers import EPOCH, hello
@@ -47,7 +50,7 @@ class Memory:
 def link_and_peer(peer: str, memory: Memory | None = None) -> tuple[StreamLink, Records]:
     """A link, and the other end of its connection for a test to misbehave on."""
     near, far = socket.socketpair()
-    met = Met(Records(Stream(near), *KEYS), hello(peer), SIZE, memory=memory)
+    met = Met(Records(Stream(near), *KEYS), hello(peer), SIZE, memory or own_slots(SIZE), inline=memory is None)
     link = StreamLink("test", partial(lambda found: found, met))
     wait_for(lambda: link.peer)
     return link, Records(Stream(far), *reversed(KEYS))
@@ -61,6 +64,9 @@ def link_and_peer(peer: str, memory: Memory | None = None) -> tuple[StreamLink, 
         ("receiver", False, Envelope(Freed(0)), 0, "not taken"),
         ("receiver", False, Envelope(Freed(SLOTS)), 0, "not taken"),
         ("sender", False, Envelope(FRAME, None, 5), 4, "wrong bytes"),
+        ("sender", False, Envelope(FRAME, 0, 5), 5, "wrong bytes"),
+        ("sender", False, Envelope(Abort("t", EPOCH, "link", ""), None, 5), 5, "wrong bytes"),
+        ("sender", False, Envelope(Abort("t", EPOCH, "link", ""), 0, 0), 0, "wrong bytes"),
         ("sender", False, Envelope(FRAME, None, SIZE + 1), SIZE + 1, "at most"),
         ("sender", True, Envelope(FRAME, None, 0), 0, "may not"),
         ("sender", True, Envelope(FRAME, SLOTS, 5), 0, "may not"),
@@ -87,6 +93,41 @@ def test_noise_from_a_peer_breaks_the_link(noise: bytes, peer: str) -> None:
     other.write(noise)
     wait_for(lambda: link.failure, link)
     assert isinstance(link.failure, TransferError)
+    other.stream.close()
+    link.close()
+
+
+FIELD = st.integers(0, 2**31 - 1) | st.integers(0, 9)
+MESSAGES = (
+    st.builds(PageFrame, st.just("t"), FIELD, FIELD, FIELD, FIELD, FIELD, FIELD)
+    | st.builds(Taken, st.just("t"), FIELD)
+    | st.builds(Abort, st.just("t"), FIELD, st.sampled_from(CAUSES), st.text(max_size=9))
+    | st.builds(Freed, FIELD)
+)
+ENVELOPES = st.builds(Envelope, MESSAGES, st.none() | FIELD, FIELD | st.integers(0, SIZE))
+
+
+@settings(max_examples=100)
+@given(st.lists(st.tuples(ENVELOPES, st.integers(0, 9) | st.none()), max_size=12), st.sampled_from(range(3)))
+def test_whatever_a_peer_says_the_link_breaks_or_what_arrives_is_whole(
+    said: list[tuple[Envelope[Any], int | None]], kind: int
+) -> None:
+    """``None``: as many bytes as the envelope says, where those are few."""
+    link, other = link_and_peer("receiver" if kind == 2 else "sender", Memory() if kind == 1 else None)
+    for envelope, size in said:
+        bytes_ = min(envelope.size, SIZE) if size is None else size
+        with suppress(TransferError):  # it has broken
+            other.write(msgspec.msgpack.encode(envelope), np.zeros(bytes_, np.uint8))
+    other.stream.end_writing()
+    wait_for(lambda: link.failure, link)
+    assert isinstance(link.failure, TransferError)
+    assert "by itself" not in str(link.failure)
+    arrivals = link.receive()
+    assert len(arrivals) <= len(said)
+    for arrival, (envelope, _) in zip(arrivals, said, strict=False):
+        assert arrival.message == envelope.message
+        assert (0 if arrival.data is None else arrival.data.nbytes) == envelope.size <= SIZE
+        arrival.free()
     other.stream.close()
     link.close()
 

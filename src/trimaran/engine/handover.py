@@ -28,19 +28,24 @@ class Handover:
         self._leases = leases
         self._faults = faults
 
-    def give(self, lease: str, group: int, refs: Items[PageRef], page_format: KVFormat) -> UInt8:
-        """What pages of cache group number ``group`` hold, in ``page_format``: uint8 ``[n, bytes]``.
+    def give(
+        self, lease: str, group: int, refs: Items[PageRef], page_format: KVFormat, out: UInt8 | None = None
+    ) -> UInt8:
+        """What pages of cache group number ``group`` hold, in ``page_format``: uint8 ``[n, bytes]``, in ``out`` if it
+        is given.
 
         Raises ``TransferError`` when the lease has ended or does not have them, ``PageIntegrityError`` when one of
         them has changed hands all the same.
         """
         self._check(lease, group, refs)
-        return self._executor.export_pages(group, _numbers(refs), page_format)
+        return self._executor.export_pages(group, _numbers(refs), page_format, out)
 
-    def copy_out(self, sequence: str, group: int, refs: Items[PageRef], page_format: KVFormat) -> UInt8:
+    def copy_out(
+        self, sequence: str, group: int, refs: Items[PageRef], page_format: KVFormat, out: UInt8 | None = None
+    ) -> UInt8:
         """As ``give``, of pages that the sequence of this name holds, and no lease. Raises ``PageIntegrityError``."""
         self._require_held(sequence, group, refs)
-        return self._executor.export_pages(group, _numbers(refs), page_format)
+        return self._executor.export_pages(group, _numbers(refs), page_format, out)
 
     def take(self, lease: str, group: int, refs: Items[PageRef], owner: int, data: UInt8) -> None:
         """Fills pages that the sequence whose number is ``owner`` has and has not filled: all of them or none.

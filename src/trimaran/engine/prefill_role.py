@@ -145,7 +145,10 @@ class PrefillRole:
         computed = prompt if handing.token is not None else min(handing.sequence.computed, prompt - 1)
         while (batch := sending.due(computed, link.room())) is not None:
             end = batch.first + batch.count
-            data = self._engine.export(handing, batch.group, batch.first, end, sending.page_format)
+            place = link.lend(batch.size)
+            assert place is not None, "there was room"
+            out = place.reshape(batch.count, -1)
+            data = self._engine.export(handing, batch.group, batch.first, end, sending.page_format, out)
             sent = link.send(sending.frame(batch, data), data)
             assert sent, "there was room"
         if handing.token is not None and sending.state is State.OPEN and sending.sent:

@@ -53,8 +53,11 @@ class PrefillEngine(Engine):
         sequence, size = handing.sequence, self.executor.page_size
         return pages_of(sequence.prompt_length, size) if handing.token is not None else sequence.computed // size
 
-    def export(self, handing: Handing, group: int, first: int, end: int, fmt: KVFormat) -> UInt8:
-        """Pages number ``first`` to ``end - 1`` of the prompt in one cache group, which are complete: [n, bytes].
+    def export(
+        self, handing: Handing, group: int, first: int, end: int, fmt: KVFormat, out: UInt8 | None = None
+    ) -> UInt8:
+        """Pages number ``first`` to ``end - 1`` of the prompt in one cache group, which are complete: uint8
+        ``[n, bytes]``, in ``out`` if it is given.
 
         Between two steps. Raises ``TransferError`` when they are kept no longer, ``PageIntegrityError`` when one has
         changed hands, ``ConfigError`` for a format that they cannot have.
@@ -62,11 +65,11 @@ class PrefillEngine(Engine):
         if handing.token is not None:
             begin, refs = handing.firsts[group], handing.refs[group]
             assert begin <= first, "pages that nobody wanted"
-            return self.handover.give(handing.sequence.id, group, refs[first - begin : end - begin], fmt)
+            return self.handover.give(handing.sequence.id, group, refs[first - begin : end - begin], fmt, out)
         held = handing.sequence.pages[group]  # the sequence runs, and has what its next step checks
         assert held.first <= first, "a window passed pages that were to be given away"
         refs = held.refs[first - held.first : end - held.first]
-        return self.handover.copy_out(handing.sequence.id, group, refs, fmt)
+        return self.handover.copy_out(handing.sequence.id, group, refs, fmt, out)
 
     def release(self, request_id: str) -> None:
         """Nobody wants a prompt, or its pages, any more: those that have them, or have given up. Idempotent; no message

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from trimaran.base.errors import TransferError
 from trimaran.kernels.page_layout import PageLayout
 from trimaran.kernels.step import Executor, Int32
 
-BATCH_BYTES = (
-    4 << 20
-)  # about as much is under way at once, whatever the length: what was exported is still in cache when imported
+BATCH_BYTES = 4 << 20  # is under way at once, whatever the length: what was exported is in cache still when imported
 
 
 def first_page_read(window: int | None, position: int, page_size: int) -> int:
@@ -17,8 +17,7 @@ def first_page_read(window: int | None, position: int, page_size: int) -> int:
 
 
 def batch_pages(layout: PageLayout, group: int) -> int:
-    """Most pages of a group that should be under way at once: so many that their bytes are at least ``BATCH_BYTES``,
-    from where on NumPy asks for memory in large pages, which costs a tenth of the page faults."""
+    """Most pages of a group that should be under way at once: so many that their bytes are at least ``BATCH_BYTES``."""
     return -(-BATCH_BYTES // layout.page_bytes(group))
 
 
@@ -54,9 +53,10 @@ def hand_over(source: Executor, given: Sequence[Int32], target: Executor, taken:
     moved = 0
     for group, (mine, theirs) in enumerate(zip(given, taken, strict=True)):
         batch = batch_pages(layout, group)
+        place = np.empty((min(batch, len(mine)), layout.page_bytes(group)), np.uint8)
         for first in range(0, len(mine), batch):
             some = slice(first, first + batch)
-            data = source.export_pages(group, mine[some], layout.page_format)
-            target.import_pages(group, theirs[some], data)
-            moved += data.nbytes
+            out = place[: len(mine[some])]
+            target.import_pages(group, theirs[some], source.export_pages(group, mine[some], layout.page_format, out))
+            moved += out.nbytes
     return moved

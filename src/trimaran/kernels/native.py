@@ -188,12 +188,14 @@ class NativeExecutor:
             raise ValueError("the executor is closed")
         return self._core.choose(samplers, rows, positions, masks, masked, after)
 
-    def export_pages(self, group: int, pages: Int32, page_format: KVFormat) -> UInt8:
+    def export_pages(self, group: int, pages: Int32, page_format: KVFormat, out: UInt8 | None = None) -> UInt8:
         """See ``Executor.export_pages``."""
         self.layout.check_pages(self.num_pages, group, pages)
         size = self.layout.converted(page_format).page_bytes(group)
         scales_of(self._kv_scales, page_format, group)  # raises where there are none
-        data = np.zeros((len(pages), size), np.uint8)  # int4 leaves gaps
+        data = np.empty((len(pages), size), np.uint8) if out is None else out
+        if page_format in (KVFormat.INT4, KVFormat.INT8_INT4):
+            data.fill(0)  # it leaves gaps
         self._idle_core().export_pages(group, np.ascontiguousarray(pages), page_format, data)
         return data
 

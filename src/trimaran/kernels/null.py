@@ -65,12 +65,14 @@ class NullExecutor(InOnePiece):
             time.sleep(seconds)
         return StepOutputs(greedy, logits, faulty)
 
-    def export_pages(self, group: int, pages: Int32, page_format: KVFormat) -> UInt8:
+    def export_pages(self, group: int, pages: Int32, page_format: KVFormat, out: UInt8 | None = None) -> UInt8:
         """See ``Executor.export_pages``: token ids in any format, and nothing behind them."""
         assert self._started is None, "a step is running"
         self.layout.check_pages(self.num_pages, group, pages)
-        data = np.zeros((len(pages), self.layout.converted(page_format).page_bytes(group)), np.uint8)
+        shape = len(pages), self.layout.converted(page_format).page_bytes(group)
+        data = np.empty(shape, np.uint8) if out is None else out
         data[:, : self._token_bytes] = self._pages[group][pages].view(np.uint8)
+        data[:, self._token_bytes :] = 0
         return data
 
     def import_pages(self, group: int, pages: Int32, data: UInt8) -> None:

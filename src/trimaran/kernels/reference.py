@@ -120,12 +120,12 @@ class ReferenceExecutor(InOnePiece):
                 del buffers[buffer]
         raise AssertionError("a program ends with logits")
 
-    def export_pages(self, group: int, pages: Int32, page_format: KVFormat) -> UInt8:
+    def export_pages(self, group: int, pages: Int32, page_format: KVFormat, out: UInt8 | None = None) -> UInt8:
         """See ``Executor.export_pages``."""
         assert self._started is None, "a step is running"
         self.layout.check_pages(self.num_pages, group, pages)
         self.layout.converted(page_format).page_bytes(group)  # refuses a format that the group cannot have
-        return np.concatenate([cache.export(pages, page_format) for cache in self._pages[group]], axis=1)
+        return np.concatenate([cache.export(pages, page_format) for cache in self._pages[group]], axis=1, out=out)
 
     def import_pages(self, group: int, pages: Int32, data: UInt8) -> None:
         """See ``Executor.import_pages``."""

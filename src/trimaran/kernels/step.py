@@ -117,8 +117,9 @@ class Executor(Protocol):
         """The second half: returns when the step is done."""
         ...
 
-    def export_pages(self, group: int, pages: Int32, page_format: KVFormat) -> UInt8:
-        """``pages`` ``[n]`` of a cache group as an executor of this kind holds them in ``page_format``: ``[n, bytes]``.
+    def export_pages(self, group: int, pages: Int32, page_format: KVFormat, out: UInt8 | None = None) -> UInt8:
+        """``pages`` ``[n]`` of a cache group as an executor of this kind holds them in ``page_format``: ``[n, bytes]``,
+        written to ``out`` of that shape where it is given.
 
         In the executor's own format that is a copy. In another it is bit for bit what writing the keys and values that
         these pages hold, widened to fp32, would give; keys or values whose own format stays the same are copied. What

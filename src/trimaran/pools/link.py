@@ -59,9 +59,15 @@ class Link(Protocol):
         """Bytes of pages that ``send`` takes now; 0 before the ends have met and after a failure."""
         ...
 
+    def lend(self, size: int) -> UInt8 | None:
+        """Memory for the ``size`` bytes of pages of the next frame, of at most ``room``, from which ``send`` need not
+        copy them; None where there is no room. Whatever was lent before and not sent is the same memory."""
+        ...
+
     def send(self, message: Message, data: UInt8 | None = None) -> bool:
         """Takes a message, with its pages if it is a ``PageFrame``; False where there is no room for them now, or too
-        many messages wait. ``data`` must not change any more. After a failure everything is taken and dropped."""
+        many messages wait. What ``lend`` gave must not be written any more. After a failure everything is taken and
+        dropped."""
         ...
 
     def receive(self) -> list[Arrival]:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import NamedTuple
 
 from trimaran.base.errors import PeerError
-from trimaran.pools.carriage import SlotMemory, SlotWriter
+from trimaran.pools.carriage import SlotMemory, SlotWriter, own_slots
 from trimaran.pools.handshake import meet
 from trimaran.pools.hello import Hello
 from trimaran.pools.key import PoolKey
@@ -82,13 +82,13 @@ class SocketTransport(ABC):
             elif self.encrypts:
                 self.check_unencrypted(connected, peer)
             frame_bytes = peer.frame_bytes if dialled else hello.frame_bytes
-            met = Met(records, peer, frame_bytes)
             if self.carrier is None:
-                return met
+                return Met(records, peer, frame_bytes, own_slots(frame_bytes), inline=True)
             meeting = Meeting(records, peer, frame_bytes, until)
             if dialled:
-                return met._replace(writer=self.carrier.get(meeting))
-            return met._replace(memory=self.carrier.give(meeting))
+                writer = self.carrier.get(meeting)
+                return Met(records, peer, frame_bytes, writer, writer.write)
+            return Met(records, peer, frame_bytes, self.carrier.give(meeting))
         except BaseException:
             stream.close()
             raise

@@ -27,7 +27,7 @@ import msgspec
 import numpy as np
 
 from trimaran.base.errors import ConfigError, TransferError
-from trimaran.pools.carriage import SLOTS, UInt8
+from trimaran.pools.carriage import SLOTS, Slots
 from trimaran.pools.key import PoolKey
 from trimaran.pools.link import STALL_SECONDS
 from trimaran.pools.meeting import Carrier, Meeting
@@ -82,12 +82,12 @@ class _Offer(msgspec.Struct, frozen=True, array_like=True):
     base: int
 
 
-class _End(ABC):
-    """What both ends of a carriage have: an agent and memory that it knows."""
+class _End(Slots, ABC):
+    """What both ends of a carriage have: an agent, and slots in memory that it knows."""
 
-    def __init__(self, meeting: Meeting, size: int) -> None:
-        self._frame_bytes = meeting.frame_bytes
-        self._memory = np.zeros(size, np.uint8)
+    def __init__(self, meeting: Meeting) -> None:
+        size = SLOTS * meeting.frame_bytes
+        super().__init__(np.zeros(size, np.uint8), meeting.frame_bytes)
         with _as_transfer_error():
             self._agent: Any = _new_agent(_is_loopback(meeting))
             self._registered = self._agent.register_memory([(self._memory.ctypes.data, size, 0, "")], _IN_MEMORY)
@@ -119,23 +119,13 @@ class _Memory(_End):
 
     one_sided = True
 
-    def __init__(self, meeting: Meeting) -> None:
-        super().__init__(meeting, SLOTS * meeting.frame_bytes)
-
     def _agree(self, meeting: Meeting) -> None:
         offer = _Offer(self._agent.get_agent_metadata(), self._memory.ctypes.data)
         meeting.records.write(msgspec.msgpack.encode(offer), seconds=meeting.until - time.monotonic())
 
-    def view(self, slot: int, size: int) -> UInt8:
-        start = slot * self._frame_bytes
-        return self._memory[start : start + size]
-
 
 class _Writer(_End):
-    """See ``SlotWriter``. Pages are copied to memory that NIXL knows, then written to the receiver's."""
-
-    def __init__(self, meeting: Meeting) -> None:
-        super().__init__(meeting, meeting.frame_bytes)
+    """See ``SlotWriter``."""
 
     def _agree(self, meeting: Meeting) -> None:
         head, _ = meeting.records.read(0, meeting.until - time.monotonic())
@@ -148,13 +138,13 @@ class _Writer(_End):
             self._remote = self._agent.add_remote_agent(offer.metadata)
             self._agent.make_connection(self._remote)
 
-    def write(self, slot: int, data: UInt8) -> None:
-        np.copyto(self._memory[: data.nbytes], data)
+    def write(self, slot: int, size: int) -> None:
         until = time.monotonic() + STALL_SECONDS
         with _as_transfer_error():
             agent = self._agent
-            mine = agent.get_xfer_descs([(self._memory.ctypes.data, data.nbytes, 0)], _IN_MEMORY)
-            theirs = agent.get_xfer_descs([(self._base + slot * self._frame_bytes, data.nbytes, 0)], _IN_MEMORY)
+            start = slot * self._frame_bytes
+            mine = agent.get_xfer_descs([(self._memory.ctypes.data + start, size, 0)], _IN_MEMORY)
+            theirs = agent.get_xfer_descs([(self._base + start, size, 0)], _IN_MEMORY)
             handle = agent.initialize_xfer("WRITE", mine, theirs, self._remote)
             try:
                 state = agent.transfer(handle)
@@ -164,7 +154,7 @@ class _Writer(_End):
             finally:
                 agent.release_xfer_handle(handle)
         if state != "DONE":
-            raise TransferError(f"NIXL has not written {data.nbytes} bytes: {state}")
+            raise TransferError(f"NIXL has not written {size} bytes: {state}")
 
 
 _ends: set[_End] = set()  # that have an agent

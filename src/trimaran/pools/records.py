@@ -47,8 +47,9 @@ class Records:
         self._written += 1
         self.stream.write([lengths + tag + sealed, wire], time.monotonic() + seconds)
 
-    def read(self, max_data: int, seconds: float | None = None) -> tuple[bytes, UInt8]:
-        """The next record: its head, and its data as an array of its own.
+    def read(self, max_data: int, seconds: float | None = None, into: UInt8 | None = None) -> tuple[bytes, UInt8]:
+        """The next record: its head, and its data at the beginning of ``into``, uint8 ``[max_data]``, or in an array of
+        its own.
 
         ``seconds``: how long it may take to begin; None: any time. Raises ``TransferError`` when the connection breaks,
         the rest does not follow within ``STALL_SECONDS``, or something is wrong with it.
@@ -62,7 +63,7 @@ class Records:
         if head_size > MAX_MESSAGE_BYTES or size > max_data:
             raise TransferError(f"a record of {head_size} and {size} bytes; at most {MAX_MESSAGE_BYTES} and {max_data}")
         head = bytearray(head_size)
-        data = np.empty(size, np.uint8) if size else _NO_DATA
+        data = np.empty(size, np.uint8) if into is None else into[:size]
         self.stream.read(memoryview(head), until)
         self.stream.read(self._seals[1].wire(data), until)
         opened = self._seals[1].open(self._read, lengths, tag, bytes(head), data)

@@ -16,7 +16,7 @@ import sys
 import numpy as np
 
 from trimaran.base.errors import ConfigError, PeerError, TransferError
-from trimaran.pools.carriage import SLOTS, UInt8
+from trimaran.pools.carriage import SLOTS, Slots
 from trimaran.pools.key import PoolKey
 from trimaran.pools.meeting import Carrier, Meeting, SocketTransport
 
@@ -25,25 +25,16 @@ _PREFIX = "@trimaran-"
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL if sys.platform == "linux" else 0
 
 
-class SharedMemory:
-    """See ``SlotMemory`` and ``SlotWriter``: the two ends differ only in what they do with it."""
-
-    one_sided = False  # what is written too late goes to memory that this link alone has had
+class SharedMemory(Slots):
+    """See ``SlotMemory`` and ``SlotWriter``: both ends have the same slots. Not one-sided: what is written too late
+    goes to memory that this link alone has had."""
 
     def __init__(self, descriptor: int, frame_bytes: int) -> None:
-        self._frame_bytes = frame_bytes
-        self._bytes = np.frombuffer(mmap.mmap(descriptor, SLOTS * frame_bytes), np.uint8)
-
-    def write(self, slot: int, data: UInt8) -> None:
-        np.copyto(self.view(slot, data.nbytes), data)
-
-    def view(self, slot: int, size: int) -> UInt8:
-        start = slot * self._frame_bytes
-        return self._bytes[start : start + size]
-
-    def close(self) -> None:
         """The mapping ends with its last view."""
-        self._bytes = np.zeros(0, np.uint8)
+        super().__init__(np.frombuffer(mmap.mmap(descriptor, SLOTS * frame_bytes), np.uint8), frame_bytes)
+
+    def write(self, slot: int, size: int) -> None:
+        """It is there already."""
 
 
 class SharedMemoryTransport(SocketTransport):

@@ -4,32 +4,40 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
 from trimaran.base.errors import PeerError, TransferError, TrimaranError
-from trimaran.pools.carriage import SLOTS, SlotMemory, SlotWriter
+from trimaran.pools.carriage import SLOTS, SlotMemory
+from trimaran.pools.envelope import (
+    Envelope,
+    Freed,
+    FromReceiver,
+    FromSender,
+    decode_from_receiver,
+    decode_from_sender,
+    encode,
+)
 from trimaran.pools.hello import Hello
 from trimaran.pools.link import MAX_WAITING, STALL_SECONDS, Arrival, UInt8
 from trimaran.pools.records import Records
-from trimaran.pools.transfer import Answer, Count, Frame, Message, PageFrame
+from trimaran.pools.transfer import Message, PageFrame
 from trimaran.pools.wake import Wake
 
-_NO_DATA = np.zeros(0, np.uint8)
 _KEPT: list[SlotMemory] = []  # memory that senders may still write to, though they do not answer any more
 
 
 class Met(NamedTuple):
-    """What a meeting gives. Where pages do not go in the records the sender has a ``writer``, the receiver a
-    ``memory``."""
+    """What a meeting gives."""
 
     records: Records
     peer: Hello
     frame_bytes: int
-    writer: SlotWriter | None = None
-    memory: SlotMemory | None = None
+    memory: SlotMemory  # this side's
+    write: Callable[[int, int], None] | None = None  # the sender's ``SlotWriter.write``
+    inline: bool = False  # whether pages go in the records
 
 
 class StreamLink:
@@ -43,8 +51,10 @@ class StreamLink:
         self._failure: PeerError | TransferError | None = None
         self._closed = False
         self._inbox: deque[Arrival] = deque()
-        self._outbox: deque[tuple[Message | Freed, int | None, UInt8]] = deque()
-        self._slots: set[int] = set()  # the sender's: free; the receiver's: held by arrivals
+        self._outbox: deque[tuple[Message | Freed, int | None, int]] = deque()  # with slot and bytes of pages
+        self._free: list[int] = []  # the sender's slots; the last was used last, and is in cache still
+        self._lent: int | None = None  # the slot of the sender's next frame, once anybody has asked
+        self._held: set[int] = set()  # the receiver's, by arrivals
         self._starved = False  # the user was told that there is no room
         self._threads = 1
         threading.Thread(target=self._run, args=(meet, met), name=f"link {name}", daemon=True).start()
@@ -61,23 +71,32 @@ class StreamLink:
 
     def room(self) -> int:
         with self._changed:
-            free = self._met is not None and self._slots and len(self._outbox) < MAX_WAITING and self._failure is None
-            self._starved = not free
-            return self._met.frame_bytes if free and self._met is not None else 0
+            met = self._met if len(self._outbox) < MAX_WAITING and self._failure is None else None
+            self._starved = met is None or not self._has_slot
+            return 0 if met is None or self._starved else met.frame_bytes
+
+    def lend(self, size: int) -> UInt8 | None:
+        if not self.room():
+            return None
+        with self._changed:
+            return self._place(size)
 
     def send(self, message: Message, data: UInt8 | None = None) -> bool:
         assert isinstance(message, PageFrame) == (data is not None), "pages and only pages have data"
         with self._changed:
             if self._failure is not None or self._closed:
                 return True
-            if self._met is None or len(self._outbox) >= MAX_WAITING or (data is not None and not self._slots):
+            if self._met is None or len(self._outbox) >= MAX_WAITING or (data is not None and not self._has_slot):
                 self._starved = True
                 return False
             if data is None:
-                self._outbox.append((message, None, _NO_DATA))
+                self._outbox.append((message, None, 0))
             else:
-                assert data.nbytes <= self._met.frame_bytes
-                self._outbox.append((message, self._slots.pop(), data.reshape(-1)))
+                place = self._place(data.nbytes)
+                if place.ctypes.data != data.ctypes.data:
+                    np.copyto(place, data.reshape(-1))
+                self._outbox.append((message, self._lent, data.nbytes))
+                self._lent = None
             self._changed.notify_all()
             return True
 
@@ -112,9 +131,21 @@ class StreamLink:
         finally:
             self._end_thread()
 
+    def _place(self, size: int) -> UInt8:
+        """Where the pages of the next frame are to lie."""
+        assert self._met is not None
+        assert size <= self._met.frame_bytes
+        if self._lent is None:
+            self._lent = self._free.pop()
+        return self._met.memory.view(self._lent, size)
+
+    @property
+    def _has_slot(self) -> bool:
+        return bool(self._free) or self._lent is not None
+
     def _wait_for_sender(self, found: Met) -> None:
         """Memory that the sender writes to by itself is given back when it has let go of the connection."""
-        if found.memory is None or not found.memory.one_sided:
+        if not found.memory.one_sided:
             return
         with self._changed:
             gone = self._changed.wait_for(lambda: self._threads == 1, STALL_SECONDS)
@@ -138,7 +169,7 @@ class StreamLink:
             self._met = found
             self._threads += 1
             if found.peer.role == "receiver":
-                self._slots = set(range(SLOTS))
+                self._free.extend(range(SLOTS))
             if self._closed:
                 self._hang_up(found)
         threading.Thread(target=self._read, args=(found,), name="link reads", daemon=True).start()
@@ -150,30 +181,34 @@ class StreamLink:
                 self._changed.wait_for(lambda: self._outbox or self._failure is not None)
                 if self._failure is not None:
                     return
-                message, slot, data = self._outbox.popleft()
+                message, slot, size = self._outbox.popleft()
                 self._wake_if_starved()
             if slot is None:
-                found.records.write(_ENCODER.encode(Envelope(message)))
-            elif found.writer is None:
-                found.records.write(_ENCODER.encode(Envelope(message, None, data.nbytes)), data)
+                found.records.write(encode(Envelope(message)))
+            elif found.write is None:
+                found.records.write(encode(Envelope(message, None, size)), found.memory.view(slot, size))
                 self._free_slot(slot)
             else:
-                found.writer.write(slot, data)
-                found.records.write(_ENCODER.encode(Envelope(message, slot, data.nbytes)))
-            del data
+                found.write(slot, size)
+                found.records.write(encode(Envelope(message, slot, size)))
 
     def _read(self, found: Met) -> None:
-        inline = found.memory is None and found.peer.role == "sender"
-        decode = _FROM_SENDER.decode if found.peer.role == "sender" else _FROM_RECEIVER.decode
+        inline = found.inline and found.peer.role == "sender"
+        decode = decode_from_sender if found.peer.role == "sender" else decode_from_receiver
         try:
             with self._failing():
                 while self._wait_for_place(inline):
-                    head, data = found.records.read(found.frame_bytes if inline else 0)
+                    if inline:
+                        slot = self._unheld()
+                        into = found.memory.view(slot, found.frame_bytes)
+                        head, data = found.records.read(found.frame_bytes, into=into)
+                    else:
+                        slot, (head, data) = None, found.records.read(0)
                     try:
-                        self._take(decode(head), data, found)
+                        self._take(decode(head), slot, data, found)
                     except msgspec.MsgspecError as error:
                         raise TransferError(f"the other side sent what is no message: {error}") from None
-            if found.memory is not None and found.memory.one_sided:
+            if found.memory.one_sided:
                 found.records.stream.drain()  # until the sender has let go, or is waited for no longer
         finally:
             self._end_thread()
@@ -185,29 +220,32 @@ class StreamLink:
             return self._failure is None
 
     def _has_place(self, inline: bool) -> bool:
-        return len(self._inbox) < MAX_WAITING and not (inline and len(self._slots) >= SLOTS)
+        return len(self._inbox) < MAX_WAITING and not (inline and len(self._held) >= SLOTS)
 
-    def _take(self, envelope: "Envelope[Frame] | Envelope[Answer | Freed]", data: UInt8, found: Met) -> None:
-        """What came in a record becomes an arrival."""
+    def _unheld(self) -> int:
+        with self._changed:
+            return next(slot for slot in range(SLOTS) if slot not in self._held)
+
+    def _take(self, envelope: FromSender | FromReceiver, read: int | None, data: UInt8, found: Met) -> None:
+        """What came in a record becomes an arrival; ``data`` of it is in the slot ``read``."""
         message, slot = envelope.message, envelope.slot
         if isinstance(message, Freed):
             self._free_slot(message.slot)
             return
-        pages = isinstance(message, PageFrame)
-        if (envelope.size if slot is None else 0) != data.nbytes or (not pages and (slot is not None or envelope.size)):
+        pages, inline = isinstance(message, PageFrame), read is not None
+        unwanted = (envelope.size, slot) != (0, None) if not pages else inline and slot is not None
+        if unwanted or data.nbytes != (envelope.size if inline else 0):
             raise TransferError("the other side sent a message with the wrong bytes")
         if not pages:
             self._put(Arrival(message, None, _nothing))
             return
+        place = read if inline else slot
         with self._changed:
-            if found.memory is None:
-                slot = next(each for each in range(SLOTS) if each not in self._slots)
-            elif slot is None or slot >= SLOTS or slot in self._slots or envelope.size > found.frame_bytes:
+            if place is None or place >= SLOTS or place in self._held or envelope.size > found.frame_bytes:
                 raise TransferError("the other side wrote where it may not")
-            self._slots.add(slot)
-        if found.memory is not None:
-            data = found.memory.view(slot, envelope.size)
-        self._put(Arrival(message, data, lambda: self._free_arrival(slot)))
+            self._held.add(place)
+        data = found.memory.view(place, envelope.size)
+        self._put(Arrival(message, data, lambda: self._free_arrival(place)))
 
     def _put(self, arrival: Arrival) -> None:
         with self._changed:
@@ -218,19 +256,19 @@ class StreamLink:
     def _free_arrival(self, slot: int) -> None:
         """The receiver's user is done with a slot."""
         with self._changed:
-            if slot not in self._slots:
+            if slot not in self._held:
                 return
-            self._slots.discard(slot)
-            if self._met is not None and self._met.memory is not None and self._failure is None:
-                self._outbox.append((Freed(slot), None, _NO_DATA))
+            self._held.discard(slot)
+            if self._met is not None and not self._met.inline and self._failure is None:
+                self._outbox.append((Freed(slot), None, 0))
             self._changed.notify_all()
 
     def _free_slot(self, slot: int) -> None:
         """A slot of the sender is free again."""
         with self._changed:
-            if slot in self._slots or slot >= SLOTS:
+            if slot in self._free or slot == self._lent or slot >= SLOTS:
                 raise TransferError("the other side freed what was not taken")
-            self._slots.add(slot)
+            self._free.append(slot)
             self._wake_if_starved()
 
     def _wake_if_starved(self) -> None:
@@ -251,7 +289,7 @@ class StreamLink:
 
     def _hang_up(self, found: Met) -> None:
         """Makes both threads end; where the sender writes to our memory by itself, not before it has let go."""
-        if found.memory is not None and found.memory.one_sided:
+        if found.memory.one_sided:
             found.records.stream.end_writing()
         else:
             found.records.stream.shutdown()
@@ -264,32 +302,8 @@ class StreamLink:
             self._changed.notify_all()
         if last and self._met is not None:
             self._met.records.stream.close()
-            if self._met.writer is not None:
-                self._met.writer.close()
-            if self._met.memory is not None and self._met.memory not in _KEPT:
+            if self._met.memory not in _KEPT:
                 self._met.memory.close()
-
-
-class Freed(msgspec.Struct, frozen=True, tag="freed", array_like=True):
-    """The receiver has taken out what was in a slot."""
-
-    slot: Count
-
-
-M = TypeVar("M")
-
-
-class Envelope(msgspec.Struct, Generic[M], frozen=True, array_like=True):
-    """The head of a record. ``size`` bytes of pages are in the record, or in ``slot`` of the receiver's memory."""
-
-    message: M
-    slot: Count | None = None
-    size: Count = 0
-
-
-_ENCODER = msgspec.msgpack.Encoder()
-_FROM_SENDER = msgspec.msgpack.Decoder(Envelope[Frame])
-_FROM_RECEIVER = msgspec.msgpack.Decoder(Envelope[Answer | Freed])
 
 
 def _nothing() -> None:
