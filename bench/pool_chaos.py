@@ -3,8 +3,9 @@
     python bench/pool_chaos.py --requests 500                      four fifths in one process, a fifth over HTTP
     python bench/pool_chaos.py --requests 100 --serve-flags ""     over HTTP with the model's own arithmetic
 
-In one process: frames dropped, sent twice, out of order, altered, misplaced, meant for an earlier process; stale and
-altered tickets; cancels on either side; a receiver that restarts on the same address; pages that another request takes.
+In one process: frames dropped, sent twice, out of order, altered, misplaced, meant for an earlier process, or of
+nonsense; stale, altered and wrong tickets; cancels on either side; a receiver that restarts on the same address; pages
+that another request takes.
 Over HTTP: workers killed at any moment, clients that leave, prompts that are too long, each among other requests; texts
 are held to those of one engine. Exit status 1 when anything is not as it must be.
 """

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from trimaran.base.errors import ConfigError, TransferError
 from trimaran.pools.key import PoolKey, new_key_text, read_key_text
-from trimaran.pools.ticket import MAX_TICKET_BYTES, Ticket, TicketPages, open_ticket
+from trimaran.pools.ticket import MAX_TICKET_BYTES, Ticket, TicketPages, open_ticket, sealed
 
 from .transfers import ticket
 
@@ -40,7 +40,7 @@ def test_noise_is_refused(data: bytes) -> None:
 @given(st.binary(max_size=200))
 def test_noise_under_the_right_seal_is_refused(data: bytes) -> None:
     with pytest.raises(TransferError, match=r"malformed|version"):
-        open_ticket(_sealed(data), KEY)
+        open_ticket(sealed(data, KEY), KEY)
 
 
 def test_another_deployments_ticket_is_refused() -> None:
@@ -71,13 +71,9 @@ def test_impossible_tickets_are_refused(changes: dict[str, object], what: str) -
 def test_unknown_fields_and_long_tickets_are_refused() -> None:
     fields = msgspec.to_builtins(ticket(), builtin_types=(bytes,)) | {"also": 1}
     with pytest.raises(TransferError, match="also"):
-        open_ticket(_sealed(msgspec.msgpack.encode(fields)), KEY)
+        open_ticket(sealed(msgspec.msgpack.encode(fields), KEY), KEY)
     with pytest.raises(TransferError, match="at most"):
         open_ticket(bytes(MAX_TICKET_BYTES + 1), KEY)
-
-
-def _sealed(body: bytes) -> bytes:
-    return KEY.mac(b"trimaran ticket", body) + body
 
 
 def test_the_key_is_read_from_a_private_file_or_the_environment(tmp_path: Path) -> None:

@@ -1,11 +1,14 @@
 """A link between two pools that does something wrong to one message of a transfer."""
 
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
+import msgspec
 import numpy as np
 from msgspec import structs
 
+from trimaran.bench.fuzz.damage import damaged_json
 from trimaran.pools.hello import Hello
 from trimaran.pools.link import Link, Transport, UInt8
 from trimaran.pools.transfer import Commit, Message, PageFrame
@@ -89,6 +92,24 @@ def _late(link: Link, message: PageFrame | Commit, data: UInt8 | None) -> bool:
     return link.send(structs.replace(message, epoch=message.epoch ^ 1), data)
 
 
+def _nonsense(link: Link, message: PageFrame | Commit, data: UInt8 | None) -> bool:
+    """Fields hold anything that fits their types. Which tokens an engine has chosen is its own affair: nobody could
+    tell that they are wrong."""
+    random, kept = Random(f"{message.transfer} {message.number}"), {"tokens", "cached"}
+    fields = {name: value for name, value in structs.asdict(message).items() if name not in kept}
+    other: Any = message
+    while other == message:
+        damaged = damaged_json(random, fields)
+        if not isinstance(damaged, dict):
+            continue
+        values = [damaged.get(name, getattr(message, name)) for name in message.__struct_fields__]
+        try:
+            other = msgspec.convert([type(message).__struct_config__.tag, *values], type(message))
+        except msgspec.ValidationError:
+            continue
+    return link.send(other, data)
+
+
 FAULTS: dict[str, Callable[[Link, Any, UInt8 | None], bool]] = {
     "drop": _drop,
     "duplicate": _duplicate,
@@ -96,4 +117,5 @@ FAULTS: dict[str, Callable[[Link, Any, UInt8 | None], bool]] = {
     "corrupt": _corrupt,
     "misplace": _misplace,
     "late": _late,
+    "nonsense": _nonsense,
 }

@@ -11,18 +11,21 @@ from dataclasses import dataclass, field
 from itertools import cycle
 from random import Random
 
+import msgspec
 from msgspec import structs
 
-from trimaran.base.errors import ConfigError, RequestError, TransferError
+from trimaran.base.errors import ConfigError, RequestError, TrimaranError
 from trimaran.base.messages import Admit, Admitted, Failed, FromEngine, Handed, Prefill, Submit, Tokens
 from trimaran.base.sampling import SamplingParams
 from trimaran.bench.faulty_link import FAULTS, FaultyTransport, Plans
+from trimaran.bench.fuzz.damage import damaged_json
 from trimaran.engine.config import EngineConfig, PoolConfig
 from trimaran.engine.engine import Engine
 from trimaran.engine.load import load_engine
 from trimaran.engine.prefill_role import PrefillRole
 from trimaran.engine.role import EngineRole, open_role
-from trimaran.pools.key import new_key_text
+from trimaran.pools.key import PoolKey, new_key_text
+from trimaran.pools.ticket import open_ticket, sealed
 
 CONTEXT, STEP_ROWS = 1024, 64
 LEASE = 2.0  # seconds
@@ -32,6 +35,7 @@ OTHERS = (
     "cancel at the decode engine",
     "cancel at the prefill engine",
     "altered ticket",
+    "wrong ticket under the right seal",
     "pages taken by another request",
     "over-long prompt",
 )
@@ -196,12 +200,24 @@ class Campaign:
         ticket = bytearray(admitted.ticket)
         if asked.fault == "altered ticket":
             ticket[self._random.randrange(len(ticket))] ^= 1
+        elif asked.fault == "wrong ticket under the right seal":
+            ticket = bytearray(self._wrong_ticket(admitted.ticket))
         sampling = structs.replace(asked.submit.sampling, seed=admitted.seed)
         try:
             self._giving.take(Prefill(structs.replace(asked.submit, sampling=sampling), bytes(ticket)))
-        except TransferError as error:
+        except TrimaranError as error:
             self._taking.cancel(asked.submit.id)
             self._ended(asked, type(error).__name__)
+
+    def _wrong_ticket(self, right: bytes) -> bytes:
+        key = PoolKey(self._key)
+        values = msgspec.to_builtins(open_ticket(right, key), builtin_types=(bytes,))
+        while True:
+            try:
+                body = msgspec.msgpack.encode(damaged_json(self._random, values))
+            except OverflowError:  # a number that does not go into the format
+                continue
+            return sealed(body, key)
 
     def _ended(self, asked: _Asked, how: str) -> None:
         """A server would now answer 200 if ``how`` is a finish, and an error otherwise, or try again."""

@@ -70,8 +70,12 @@ class Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def seal(self, key: PoolKey) -> bytes:
         """The ticket as it travels."""
-        body = msgspec.msgpack.encode(self)
-        return key.mac(_PURPOSE, body) + body
+        return sealed(msgspec.msgpack.encode(self), key)
+
+
+def sealed(body: bytes, key: PoolKey) -> bytes:
+    """What was encoded, with its seal before it."""
+    return key.mac(_PURPOSE, body) + body
 
 
 def open_ticket(data: bytes, key: PoolKey) -> Ticket:
