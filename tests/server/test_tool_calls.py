@@ -50,10 +50,10 @@ def test_a_required_call_is_sound(client, seed):
     jsonschema.validate(arguments, PARAMETERS if call.function.name == "look" else {"const": {}})
 
 
-def test_a_named_call_is_of_that_function(client):
+def test_a_named_call_is_of_that_function_and_the_only_one(client):
     named = {"type": "function", "function": {"name": "look"}}
     for seed in range(3):
-        answer = ask(client, tool_choice=named, parallel_tool_calls=False, seed=seed, n=2)
+        answer = ask(client, tool_choice=named, seed=seed, n=2)
         for choice in answer.choices:
             (call,) = choice.message.tool_calls
             assert call.function.name == "look"

@@ -125,9 +125,13 @@ def calling(tools: Sequence[Tool], choice: str | ToolChoice | None, several: boo
         names[name] = at
         require_small(tool.parameters, f"tools[{at}].function.parameters")
         _require_object(tool.parameters, f"tools[{at}].function.parameters")
+    if not (several or tools):
+        why = "parallel_tool_calls is allowed only where there are tools"
+        raise RequestError(why, param="parallel_tool_calls", code="invalid_value")
     must, wanted, where = choice == "required", list(names), "tool_choice"
     if isinstance(choice, ToolChoice) and choice.function is not None:
         must, wanted, where = True, [choice.function.name], "tool_choice.function.name"
+        several = False  # exactly one call, as in the OpenAI API: clients take a second one for an error
     elif isinstance(choice, ToolChoice) and choice.allowed_tools is not None:
         allowed = choice.allowed_tools
         must, wanted = allowed.mode == "required", [tool.function.name for tool in allowed.tools]
@@ -135,9 +139,6 @@ def calling(tools: Sequence[Tool], choice: str | ToolChoice | None, several: boo
     for name in wanted:
         if name not in names:
             raise RequestError(f"{where}: no tool is called {name!r:.80}", param=where, code="invalid_value")
-    if not (several or tools):
-        why = "parallel_tool_calls is allowed only where there are tools"
-        raise RequestError(why, param="parallel_tool_calls", code="invalid_value")
     if must and not wanted:
         raise RequestError("tool_choice 'required' needs tools", param="tool_choice", code="invalid_value")
     return Calling(tuple(tools), frozenset(() if choice == "none" else wanted), must, several)
