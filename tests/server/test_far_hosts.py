@@ -117,12 +117,13 @@ class Far:
 
 
 @pytest.fixture(scope="module")
-def far(network: Network, byte_model: Path) -> Iterator[Far]:
+def far(network: Network, byte_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Far]:
     trimaran = [sys.executable, "-c", "from trimaran.cli import main; main()"]
     both = [str(byte_model), "--executor", "null", "--max-model-len", "2048", "--canary-interval", "0"]
     worker = [*trimaran, "worker", *both, "--role", "prefill", "--listen", f"{ADDRESSES[1]}:7000"]
     serve = [*trimaran, "serve", *both, "--port", "8000", "--served-model-name", "bytes", "--pools"]
     serve += [f"prefill={ADDRESSES[1]}:7000,decode=1", "--pool-listen", ADDRESSES[0]]
+    serve += ["--files-dir", str(tmp_path_factory.mktemp("files"))]
     serve += ["--timeout-handoff", str(HANDOFF), "--timeout-queue", str(HANDOFF)]
     ask = [sys.executable, "-m", "tests.server.asking", "http://127.0.0.1:8000"]
     with (

@@ -209,6 +209,13 @@ def test_workers_on_other_hosts_want_a_key(monkeypatch):
         launch_of(ServeOptions(pools="prefill=1,decode=10.0.0.1:7000"), EngineConfig(executor="null"))
 
 
+def test_a_host_that_cannot_be_reached_is_tried_for_ever(monkeypatch):
+    monkeypatch.setenv("TRIMARAN_POOL_KEY", "k" * 40)
+    options = ServeOptions(pools="prefill=1,decode=10.0.0.1:7000", restart_limit=3)
+    [here], [there] = pool_workers(options, EngineConfig(executor="null"), *pool_members(options.pools))
+    assert (here.policy(options).limit, there.policy(options).limit) == (3, None)
+
+
 def test_threads_that_are_tied_to_cores_have_cores_of_their_own(monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {3, 4, 5, 6, 7})
     options = ServeOptions(prefill_threads=3)

@@ -9,6 +9,11 @@ def test_pauses_double_until_the_row_is_full():
     assert [row.pause_after(1) for _ in range(9)] == [1, 2, 4, 8, 16, MOST_PAUSE, MOST_PAUSE, None, None]
 
 
+def test_without_a_limit_it_never_gives_up():
+    row = Restarts(RestartPolicy(limit=None))
+    assert [row.pause_after(0) for _ in range(2000)][-1] == MOST_PAUSE
+
+
 def test_a_long_life_begins_a_new_row():
     row = Restarts(RestartPolicy(limit=2, stable=60))
     assert [row.pause_after(lived) for lived in (0, 0, 60, 59, 100)] == [1, 2, 1, 2, 1]

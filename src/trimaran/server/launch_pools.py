@@ -16,6 +16,7 @@ from trimaran.server.options import ServeOptions
 if TYPE_CHECKING:
     from trimaran.server.engine_metrics import EngineMetrics
     from trimaran.server.metrics import Metrics
+    from trimaran.server.restarts import RestartPolicy
     from trimaran.server.router import Router
     from trimaran.text.encoder_tokenizer import EncoderTokenizer
     from trimaran.text.tokenizer import Tokenizer
@@ -32,6 +33,13 @@ class WorkerCommand:
 
     config: Mapping[str, Any]
     module: str = "trimaran.engine.worker"
+
+    def policy(self, options: ServeOptions) -> "RestartPolicy":
+        """A host that cannot be reached says nothing of what will be: it is tried again until somebody stops that."""
+        from trimaran.server.restarts import RestartPolicy
+
+        limit = None if self.module == RELAY else options.restart_limit
+        return RestartPolicy(options.restart, limit, options.restart_stable)
 
     def process(self, name: str) -> EngineProcess:
         """One that has not been started."""
@@ -86,11 +94,9 @@ class TwoPools:
     def connect(self, options: ServeOptions, metrics: "Metrics") -> "Router":
         from trimaran.server.engine import EngineLink
         from trimaran.server.pool_metrics import PoolMetrics
-        from trimaran.server.restarts import RestartPolicy
         from trimaran.server.router import Deadlines, Router
         from trimaran.server.workers import Pool, Worker
 
-        policy = RestartPolicy(options.restart, options.restart_limit, options.restart_stable)
         shown = PoolMetrics(metrics.registry)
         pools: dict[str, list[Worker]] = {"prefill": [], "decode": []}
         for member in self._members:
@@ -102,7 +108,7 @@ class TwoPools:
                 partial(member.command.process, f"{member.role}-{member.number}"),
                 member.metrics,
                 options.timeout_engine,
-                policy,
+                member.command.policy(options),
                 name=member.name,
             )
             most = PREFILL_STEPS * options.max_num_batched_tokens if member.role == "prefill" else _places(started)

@@ -8,10 +8,10 @@ MOST_PAUSE = 30.0
 
 @dataclass(frozen=True)
 class RestartPolicy:
-    """``limit`` restarts in a row; a process that lived for ``stable`` seconds begins a new row."""
+    """``limit`` restarts in a row, None: any number; a process that lived for ``stable`` seconds begins a new row."""
 
     when: str = "on-failure"  # or "never"
-    limit: int = 5
+    limit: int | None = 5
     stable: float = 60.0
 
 
@@ -28,7 +28,7 @@ class Restarts:
             self._row = 0
         if self._policy.when == "never" or self._row == self._policy.limit:
             return None
-        pause: float = min(MOST_PAUSE, FIRST_PAUSE * 2**self._row)
+        pause: float = min(MOST_PAUSE, FIRST_PAUSE * 2 ** min(self._row, 10))  # rows may be long
         self._row += 1
         return pause
 
