@@ -21,6 +21,7 @@ from trimaran.kernels.null import NullModel
 from trimaran.server import restarts, self_test
 from trimaran.server.options import ServeOptions
 
+from .batching import begun, ended, results, texts, until
 from .byte_model import END, VOCAB
 from .running import NAME, Running, eventually, running
 
@@ -286,3 +287,17 @@ def test_pools_that_do_not_work_together_do_not_start(byte_model, monkeypatch):
         running(byte_model, pools=POOLS),
     ):
         pass
+
+
+def test_a_batch_is_behind_all_others_in_both_pools(byte_model: Path) -> None:
+    with pooled(byte_model, SLOW, max_num_seqs=2, batch_concurrency=2) as server, client_of(server) as client:
+        made = begun(client, texts(4, max_tokens=80))
+        until(client, made.id, lambda _: server.metric("trimaran_sequences_running") >= 2)
+        assert complete(client, "now", max_tokens=4).usage.completion_tokens <= 4
+        assert client.batches.retrieve(made.id).request_counts.completed == 0
+        batch = ended(client, made.id)
+        assert batch.request_counts.completed == 4
+        answers = results(client, batch.output_file_id)
+        alone = server.http.post("/v1/completions", json=texts(4, max_tokens=80)[0]["body"]).json()
+        assert answers[0]["response"]["body"]["choices"] == alone["choices"]
+        assert_at_rest(server)

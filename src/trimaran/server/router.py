@@ -21,7 +21,7 @@ from msgspec import structs
 
 from trimaran.base import errors
 from trimaran.base.failures import error_of, failure_of
-from trimaran.base.messages import Admit, Admitted, Failed, Handed, Prefill, Submit, Tokens
+from trimaran.base.messages import BACKGROUND, Admit, Admitted, Failed, Handed, Prefill, Submit, Tokens
 from trimaran.pools.affinity import page_keys
 from trimaran.pools.fair import FairQueue
 from trimaran.server.engine import EngineLink, Listener
@@ -159,8 +159,9 @@ class Router:
         while (routed := self._queue.peek()) is not None:
             request = routed.request
             last = self._sessions.get(request.session, (None, None)) if request.session else (None, None)
-            prefill = self.prefill.choose(len(request.prompt), routed.keys, last[0])
-            decode = self.decode.choose(_context(request), routed.keys, last[1])
+            behind = request.priority >= BACKGROUND
+            prefill = self.prefill.choose(len(request.prompt), routed.keys, last[0], background=behind)
+            decode = self.decode.choose(_context(request), routed.keys, last[1], background=behind)
             if prefill is None or decode is None:
                 break
             self._queue.remove(routed)
@@ -174,8 +175,9 @@ class Router:
         until = time.monotonic() + self._deadlines.admission
         attempt = routed.attempt = _Attempt(routed, transfer, prefill, decode, until)
         origin = self.prefill.workers[prefill].started.identity
-        self.prefill.take(prefill, transfer, len(request.prompt))
-        self.decode.take(decode, transfer, _context(request))
+        behind = request.priority >= BACKGROUND
+        self.prefill.take(prefill, transfer, len(request.prompt), background=behind)
+        self.decode.take(decode, transfer, _context(request), background=behind)
         admit = Admit(
             structs.replace(request, id=transfer), origin, self._deadlines.handoff, self.prefill.name_of(prefill)
         )

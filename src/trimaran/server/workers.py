@@ -20,6 +20,7 @@ class Worker:
     most_requests: int
     most_tokens: int
     requests: dict[str, int] = field(default_factory=dict)  # tokens by transfer
+    behind: set[str] = field(default_factory=set)  # transfers of these that give way: they are in the background
 
     @property
     def tokens(self) -> int:
@@ -34,18 +35,24 @@ class Pool:
         self.workers = workers
         self._known = KnownPages(KNOWN_PAGES)
 
-    def choose(self, tokens: int, keys: Sequence[bytes], last: int | None) -> int | None:
+    def choose(self, tokens: int, keys: Sequence[bytes], last: int | None, *, background: bool = False) -> int | None:
         """The worker for a request of so many tokens, the pages of whose prompt are ``keys``; ``last`` is the one of
-        its session's request before. None while there is none that can take it."""
-        return pick([self._load(number, keys, last) for number in range(len(self.workers))], tokens)
+        its session's request before. None while there is none that can take it.
 
-    def take(self, worker: int, transfer: str, tokens: int) -> None:
+        Only to one in the ``background`` is what is in the background a load.
+        """
+        return pick([self._load(number, keys, last, background) for number in range(len(self.workers))], tokens)
+
+    def take(self, worker: int, transfer: str, tokens: int, *, background: bool = False) -> None:
         """The worker gets a request of so many tokens."""
         self.workers[worker].requests[transfer] = tokens
+        if background:
+            self.workers[worker].behind.add(transfer)
 
     def give_back(self, worker: int, transfer: str) -> None:
         """The worker has done with it; idempotent."""
         self.workers[worker].requests.pop(transfer, None)
+        self.workers[worker].behind.discard(transfer)
 
     def remember(self, worker: int, keys: Sequence[bytes]) -> None:
         """The worker has the pages ``keys`` in its cache now."""
@@ -65,13 +72,15 @@ class Pool:
             return None
         return f"the {self.role} pool has no worker: {troubles[0]}"
 
-    def _load(self, number: int, keys: Sequence[bytes], last: int | None) -> WorkerLoad:
+    def _load(self, number: int, keys: Sequence[bytes], last: int | None, background: bool) -> WorkerLoad:
         worker = self.workers[number]
+        ignored = frozenset[str]() if background else worker.behind
+        load = [tokens for transfer, tokens in worker.requests.items() if transfer not in ignored]
         return WorkerLoad(
             up=worker.link.trouble() is None,
-            requests=len(worker.requests),
+            requests=len(load),
             most_requests=worker.most_requests,
-            tokens=worker.tokens,
+            tokens=sum(load),
             most_tokens=worker.most_tokens,
             cached=self._known.leading(keys, number) * worker.started.page_size,
             session=number == last,
