@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -134,35 +135,30 @@ def running(
 ) -> Iterator[Running]:
     """A ready server over the byte model; leaving stops it. ``options`` are those of ``trimaran serve``."""
     null = null or NullModel(vocab=VOCAB, context=2048, eos_id=END, eos_one_in=64)
-    with TemporaryDirectory() as folder:
-        more = {"timeout_graceful_shutdown": 5.0, "files_dir": folder, **options}
-        settings = ServeOptions(model=str(path), **more)
-        config = _null_config(path, settings, null, engine or {})
-        with serving(path, settings, config, certificate) as server:
-            yield server
-
-
-def _null_config(path: Path, settings: ServeOptions, null: NullModel, more: dict[str, Any]) -> EngineConfig:
-    return EngineConfig(
+    settings = ServeOptions(model=str(path), **{"timeout_graceful_shutdown": 5.0, **options})
+    config = EngineConfig(
         executor="null",
         model=str(path),  # for its vocabulary
         null=null,
         max_num_seqs=settings.max_num_seqs,
         max_waiting=settings.max_num_seqs + settings.max_waiting,
-        **{"kv_memory_bytes": 2**20, **more},
+        **{"kv_memory_bytes": 2**20, **(engine or {})},
     )
+    with serving(path, settings, config, certificate) as server:
+        yield server
 
 
 @contextmanager
 def serving(
     path: Path, options: ServeOptions, engine: EngineConfig, certificate: tuple[str, str] | None = None
 ) -> Iterator[Running]:
-    """A ready server over any model; leaving stops it."""
-    server = Running(path, options, engine, certificate)
-    with server.http:
-        server.wait_ready()
-        try:
-            yield server
-        finally:
-            server.stop()
-            server.join()
+    """A ready server over any model; leaving stops it. It keeps files in a folder of its own unless told where."""
+    with TemporaryDirectory() as folder:
+        server = Running(path, replace(options, files_dir=options.files_dir or folder), engine, certificate)
+        with server.http:
+            server.wait_ready()
+            try:
+                yield server
+            finally:
+                server.stop()
+                server.join()

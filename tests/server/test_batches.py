@@ -218,7 +218,7 @@ def test_a_batch_expires(slow: Running) -> None:
 def test_other_requests_go_first(slow: Running) -> None:
     """Both places are taken by lines that run for long: a request does not wait for either to end."""
     with client_of(slow) as client:
-        made = begun(client, texts(4, max_tokens=200))
+        made = begun(client, texts(4, max_tokens=120))
         until(client, made.id, lambda _: slow.metric("trimaran_sequences_running") == 2)
         answer = client.completions.create(model=NAME, prompt="now", max_tokens=4, extra_body={"ignore_eos": True})
         assert answer.usage is not None
@@ -230,7 +230,7 @@ def test_other_requests_go_first(slow: Running) -> None:
         assert slow.metric("trimaran_request_seconds_count") == 1, "how long lines take is no measure of a server"
         lines = results(client, batch.output_file_id)
         answers = {one["custom_id"]: one["response"]["body"]["choices"] for one in lines}
-        for asked in texts(4, max_tokens=200)[1:2]:
+        for asked in texts(4, max_tokens=120)[1:2]:
             assert answers[asked["custom_id"]] == slow.http.post(TEXT, json=asked["body"]).json()["choices"]
 
 
@@ -272,3 +272,22 @@ def test_limits_of_a_tenant_hold_lines_back_and_leave_it_its_requests(byte_model
         assert server.metric("trimaran_batch_requests_running", "one") == 1
         client.completions.create(model=NAME, prompt="now", max_tokens=2)
         assert ended(client, made.id).request_counts.completed == 3
+
+
+def test_tenants_take_turns(byte_model: Path, tmp_path: Path) -> None:
+    """The second does not wait for all that the first has sent before; of one tenant's batches the first is first."""
+    keys = tmp_path / "keys"
+    keys.write_text("one name=alice\ntwo name=bob\n")
+    keys.chmod(0o600)
+    with (
+        running(byte_model, null=SLOW, api_key_file=str(keys), batch_concurrency=1) as server,
+        client_of(server, "one") as alice,
+        client_of(server, "two") as bob,
+    ):
+        first, second = (begun(alice, texts(6, max_tokens=30)) for _ in range(2))
+        until(alice, second.id, lambda batch: batch.status == "in_progress")
+        others = begun(bob, texts(2, max_tokens=30))
+        ended(bob, others.id)
+        assert alice.batches.retrieve(first.id).request_counts.completed < 6
+        assert alice.batches.retrieve(second.id).request_counts.completed == 0
+        assert ended(alice, second.id).completed_at >= ended(alice, first.id).completed_at

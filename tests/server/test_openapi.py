@@ -19,6 +19,7 @@ from schemathesis.specs.openapi.checks import (
 from tests.models.tiny_bert import BERT, SCORER, write_bert
 
 from trimaran.engine.config import EngineConfig
+from trimaran.server.openai.scoring import SIDES
 from trimaran.server.options import ServeOptions
 from trimaran.server.scoring import RERANK, SCORE
 
@@ -81,11 +82,15 @@ def each_case(document: dict[str, Any], mode: GenerationMode, check: Callable[[C
 
 def sensible(case: Case, files: list[str]) -> Case:
     """The case for our model, with three of its optional fields: with all of them some are always refused. A batch has
-    a file that there is, and a window that is one."""
+    a file that there is, and a window that is one; a score is of one pair of sides."""
     if case.operation.label == "POST /v1/batches" and isinstance(case.body, dict) and files:
         for name, value in (("input_file_id", files[-1]), ("completion_window", "24h")):
             if isinstance(case.body.get(name), str):
                 case.body[name] = value
+    if case.operation.label == "POST /v1/score" and isinstance(case.body, dict):
+        whole = [pair for pair in SIDES if all(isinstance(case.body.get(side), str) for side in pair)]
+        others = {side for pair in SIDES for side in pair} - set(whole[0] if whole else ())
+        case.body = {name: value for name, value in case.body.items() if not whole or name not in others}
     if isinstance(case.body, dict) and isinstance(case.body.get("model"), str):
         more = [name for name in case.body if name not in ("model", *MEANT)][:3]
         kept = {name: case.body[name] for name in (*MEANT, *more) if name in case.body}

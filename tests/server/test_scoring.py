@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 import numpy as np
+import openai
 import pytest
 from tests.models.running import load_path
 from tests.models.tiny_bert import SCORER, write_bert
@@ -19,6 +20,7 @@ from trimaran.engine.load import load_any
 from trimaran.server.assembly import load_text
 from trimaran.server.options import ServeOptions
 
+from .batching import begun, client_of, ended, line, results
 from .running import NAME, Running, running, serving
 from .word_tokenizer import WORDS, write_words
 
@@ -285,3 +287,14 @@ def test_formats_of_weights(scorer: Path) -> None:
     """The two small matrices behind the layers are not rounded to four bits."""
     weights = load_path(scorer, None).program.weights
     assert {name for name, spec in weights.items() if spec.least is not None} >= {"pooler.dense", "classifier"}
+
+
+def test_a_batch_of_pairs(scorer: Path, tmp_path: Path) -> None:
+    with served(scorer, "native", files_dir=str(tmp_path)) as server, client_of(server) as client:
+        body = {"query": QUERY, "documents": DOCUMENTS}
+        batch = ended(client, begun(client, [line("a", "/v1/rerank", **body)], "/v1/rerank").id)
+        [answer] = results(client, batch.output_file_id)
+        assert answer["response"]["body"]["results"] == ask(server, "/v1/rerank", **body)["results"]
+        with pytest.raises(openai.BadRequestError) as caught:
+            begun(client, [line("a", "/v1/embeddings", input="x")], "/v1/embeddings")
+        assert caught.value.param == "endpoint"

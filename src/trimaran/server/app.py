@@ -1,7 +1,7 @@
 """The HTTP face: which route does what, which error becomes which answer, and what wraps it all."""
 
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from trimaran.server.anthropic import messages as anthropic
 from trimaran.server.anthropic.answers import TokenCount, error_body
 from trimaran.server.anthropic.schema import CountRequest, MessagesRequest
 from trimaran.server.api import Api
+from trimaran.server.batches.requests import Endpoint
 from trimaran.server.batches.routes import UPLOADS, add_batches, add_files
 from trimaran.server.batches.runner import Runner
 from trimaran.server.connection import while_connected
@@ -43,8 +44,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-TEXT_ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/responses")  # of batches
-VECTOR_ENDPOINTS = ("/v1/embeddings",)
 _SCORING = "/v1/rerank and /v1/score"
 
 
@@ -99,9 +98,7 @@ def create_app(service: Service | EmbeddingService, access: Access, runner: Runn
     else:
         _add_embeddings(api, service)
     add_files(api, runner, access.body_seconds)
-    add_batches(
-        api, runner, service.card.names[0], TEXT_ENDPOINTS if isinstance(service, Service) else VECTOR_ENDPOINTS
-    )
+    add_batches(api, runner, service.card.names[0], _endpoints(service))
     _add_models(api, service.card)
     _add_probes(api, service)
     _add_errors(api)
@@ -112,6 +109,15 @@ def create_app(service: Service | EmbeddingService, access: Access, runner: Runn
     if access.allowed_origins:
         wrapped = CORSMiddleware(wrapped, access.allowed_origins, allow_methods=["*"], allow_headers=["*"])
     return Observe(wrapped, service.plane.metrics, app.routes)
+
+
+def _endpoints(service: Service | EmbeddingService) -> Sequence[Endpoint]:
+    """Those that lines of a batch may be for."""
+    if isinstance(service, Service):
+        return "/v1/chat/completions", "/v1/completions", "/v1/responses"
+    if service.plane.limits.score is not None:
+        return "/v1/rerank", "/v1/score"
+    return "/v1/embeddings", "/v1/rerank", "/v1/score"
 
 
 def _describe(described: "FastAPI") -> None:
@@ -153,7 +159,7 @@ def _add_openai(api: Api, service: Service) -> None:
     @api.post("/v1/chat/completions")
     async def chat_completions(request: Request, body: ChatRequest) -> Response:
         identity = _identity("chatcmpl", request, body)
-        asked = await text.run(len(await request.body()), chat.ask, body, service.template, service.formats, plane)
+        asked = await text.run(request, chat.ask, body, service.template, service.formats, plane)
         run = plane.open(asked.generation, caller(request))
         if body.stream:
             return _stream(run, chat_events.Events(run, body, asked, identity, plane), identity)
@@ -162,7 +168,7 @@ def _add_openai(api: Api, service: Service) -> None:
     @api.post("/v1/completions")
     async def text_completions(request: Request, body: CompletionRequest) -> Response:
         identity = _identity("cmpl", request, body)
-        generation = await text.run(len(await request.body()), completions.generation, body, plane)
+        generation = await text.run(request, completions.generation, body, plane)
         run = plane.open(generation, caller(request))
         if body.stream:
             return _stream(run, completions.Events(run, body, identity, plane), identity)
@@ -173,12 +179,12 @@ def _add_openai(api: Api, service: Service) -> None:
     @api.post("/tokenize")
     async def tokenize_prompt(request: Request, body: TokenizeRequest) -> Response:
         service.card.require(body.model)
-        return _json(await text.run(len(await request.body()), tokenize.tokenized, body, service.template, plane))
+        return _json(await text.run(request, tokenize.tokenized, body, service.template, plane))
 
     @api.post("/detokenize")
     async def detokenize_ids(request: Request, body: DetokenizeRequest) -> Response:
         service.card.require(body.model)
-        return _json(await text.run(len(await request.body()), tokenize.detokenized, body, plane))
+        return _json(await text.run(request, tokenize.detokenized, body, plane))
 
     @api.post("/v1/embeddings")
     async def no_vectors(request: Request, body: EmbeddingRequest) -> Response:  # noqa: ARG001, as every JsonRoute
@@ -201,8 +207,7 @@ def _add_anthropic(api: Api, service: Service) -> None:
     @api.post("/v1/messages")
     async def messages(request: Request, body: MessagesRequest) -> Response:
         identity = service.card.identity("msg", body.model)
-        size = len(await request.body())
-        asked = await text.run(size, chat.ask, body.asked(), service.template, service.formats, plane)
+        asked = await text.run(request, chat.ask, body.asked(), service.template, service.formats, plane)
         run = plane.open(asked.generation, caller(request))
         if body.stream:
             return _stream(run, anthropic.Events(run, asked, identity, plane), identity)
@@ -212,8 +217,7 @@ def _add_anthropic(api: Api, service: Service) -> None:
     async def count_tokens(request: Request, body: CountRequest) -> Response:
         service.card.require(body.model)
         asked = body.chat()
-        size = len(await request.body())
-        rendered = await text.run(size, chat.rendered, asked, asked.calling, service.template, plane)
+        rendered = await text.run(request, chat.rendered, asked, asked.calling, service.template, plane)
         return _json(TokenCount(len(rendered.prompt)))
 
 
@@ -226,7 +230,7 @@ def _add_embeddings(api: Api, service: EmbeddingService) -> None:
         identity = service.card.identity("embd", body.model)
         if plane.limits.score is not None:
             raise UnsupportedError(f"{body.model} scores pairs of texts, and makes no vectors: it has {_SCORING}")
-        texts = await text.run(len(await request.body()), embeddings.token_ids, body, plane.tokenizer)
+        texts = await text.run(request, embeddings.token_ids, body, plane.tokenizer)
         return await _whole(request, embeddings.answer(body, texts, plane, identity, caller(request)), identity)
 
     @api.post("/v1/chat/completions")

@@ -69,7 +69,7 @@ class Responses:
             items = await self._items(body, tenant)
             try:
                 asked = await self._text.run(
-                    len(await request.body()), chat.ask, body.chat(items), self._template, self._formats, self._plane
+                    request, chat.ask, body.chat(items), self._template, self._formats, self._plane
                 )
                 run = self._plane.open(asked.generation, caller(request))
             except RequestError as error:

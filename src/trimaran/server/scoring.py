@@ -90,7 +90,7 @@ def add_scoring(api: Api, plane: EmbeddingPlane, card: ModelCard, answer: Answer
     text = TextWork()
 
     async def scored(request: Request, body: Scoring, comparison: Comparison) -> tuple[list[float], int]:
-        reading = await text.run(len(await request.body()), read, body, comparison, plane)
+        reading = await text.run(request, read, body, comparison, plane)
         made_by = "identity" if body.use_activation is False else plane.limits.score
         return await scores(reading, plane, made_by, caller(request)), sum(map(len, reading.texts))
 

@@ -3,8 +3,13 @@
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import ParamSpec, TypeVar
+
+from starlette.requests import Request
+
+from trimaran.server.guards import LATER
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -14,22 +19,22 @@ SLOW_SECONDS = 0.05  # that are too many too: what took so long, such as a chat 
 
 
 class TextWork:
-    """In a thread, one request at a time: megabytes of text take hundreds of megabytes meanwhile."""
+    """In a thread, one request at a time: megabytes of text take hundreds of megabytes meanwhile. Of requests in the
+    background one at most waits for its turn among the others."""
 
     def __init__(self) -> None:
         self._alone = asyncio.Lock()
+        self._background = asyncio.Lock()
         self._slow = False
 
-    async def run(self, size: int, make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """``make(*args, **kwargs)`` for a request whose body has ``size`` bytes."""
+    async def run(self, request: Request, make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """``make(*args, **kwargs)`` for a request whose body has been read."""
         work = partial(make, *args, **kwargs)
-        if size > LONG_TEXT:
-            async with self._alone:
-                return await asyncio.to_thread(work)
-        if self._slow:
-            async with self._alone:
-                return await asyncio.to_thread(self._timed, work)
-        return self._timed(work)
+        long = len(await request.body()) > LONG_TEXT
+        if not long and not self._slow:
+            return self._timed(work)
+        async with self._background if request.scope.get(LATER) else nullcontext(), self._alone:
+            return await asyncio.to_thread(work if long else partial(self._timed, work))
 
     def _timed(self, work: Callable[[], T]) -> T:
         began = time.monotonic()

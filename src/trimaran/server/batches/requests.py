@@ -11,7 +11,9 @@ from trimaran.base.env import nearest
 from trimaran.base.errors import RequestError
 from trimaran.server.openai.body import Body, values_of
 
-ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings")
+Endpoint = Literal[
+    "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings", "/v1/rerank", "/v1/score"
+]
 LEAST_KEPT, MOST_KEPT = 3600, 30 * 86_400  # seconds for which a client may have a file kept
 MOST_WINDOW = 30 * 86_400
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -29,7 +31,7 @@ class BatchRequest(Body):
     """Body of ``POST /v1/batches``."""
 
     input_file_id: str
-    endpoint: Literal["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings"]
+    endpoint: Endpoint
     completion_window: str
     metadata: Annotated[dict[str, str], values_of(str, "a string")] | None = None
     output_expires_after: ExpiresAfter | None = None

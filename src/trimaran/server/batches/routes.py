@@ -14,7 +14,7 @@ from trimaran.base.errors import RequestError
 from trimaran.server.api import Api
 from trimaran.server.batches import requests
 from trimaran.server.batches.file_store import NewFile
-from trimaran.server.batches.requests import BatchRequest
+from trimaran.server.batches.requests import BatchRequest, Endpoint
 from trimaran.server.batches.runner import Runner
 from trimaran.server.batches.shapes import Batch, BatchList, FileDeleted, FileList, FileObject
 from trimaran.server.batches.upload import longest_form, receive_form
@@ -103,7 +103,7 @@ def add_files(api: Api, runner: Runner, body_seconds: float) -> None:
         return file
 
 
-def add_batches(api: Api, runner: Runner, model: str, endpoints: Sequence[str]) -> None:
+def add_batches(api: Api, runner: Runner, model: str, endpoints: Sequence[Endpoint]) -> None:
     """Adds the routes of batches for ``model``, which answers at ``endpoints``."""
 
     @api.post("/v1/batches")
