@@ -37,6 +37,7 @@ from trimaran.text.tokenizer import open_tokenizer
 
 Prompt = str | Sequence[int]
 Message = Mapping[str, Any]
+DRAFTED = 8  # most tokens of a draft, as servers have it
 
 
 class LLM:
@@ -50,8 +51,9 @@ class LLM:
     def __init__(
         self, model: str, *, offline: bool = False, chat_template: str | Path | None = None, **options: Any
     ) -> None:
-        """``model`` is a catalogue name, a source or a path (``trimaran pull``); ``options`` go to ``EngineConfig``.
-        ``chat_template`` names a Jinja file to use in place of the model's own.
+        """``model`` is a catalogue name, a source or a path (``trimaran pull``); ``options`` go to ``EngineConfig``;
+        drafts are on unless ``speculative_ngram`` is 0. ``chat_template`` names a Jinja file to use in place of the
+        model's own.
 
         Raises ``SourceError``, ``CheckpointError``, ``ConfigError`` or ``UnsupportedError``.
         """
@@ -63,7 +65,7 @@ class LLM:
             self._template = open_template(
                 checkpoint, self.tokenizer, None if chat_template is None else Path(chat_template)
             )
-        given = {"served_name": local.name, **options, "model": str(local.path)}
+        given = {"served_name": local.name, "speculative_ngram": DRAFTED, **options, "model": str(local.path)}
         self._engine = load_engine(EngineConfig.from_json(given))
         self.info = self._engine.info
         self._closed = False

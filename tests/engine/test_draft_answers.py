@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,14 @@ from tests.server.byte_model import CHARACTERS, END, VOCAB, write_byte_model
 from trimaran.base.grammar import Grammar
 from trimaran.base.messages import Submit
 from trimaran.base.sampling import SamplingParams
+from trimaran.checkpoint import open_checkpoint
 from trimaran.engine.config import EngineConfig
 from trimaran.engine.constraints.protocol import Vocabulary
 from trimaran.engine.constraints.trie import TokenTrie
 from trimaran.engine.engine import Engine
 from trimaran.engine.load import load_engine
 from trimaran.kernels.null import NullModel
+from trimaran.text.tokenizer import open_tokenizer
 
 from .drafting import tell, told
 from .driving import Answer, Answers, null_engine, run
@@ -235,6 +238,25 @@ def test_both_samplers_say_the_same(weights: Path) -> None:
     assert {name: answer.ids for name, answer in native.items()} == {n: a.ids for n, a in reference.items()}
     for engine in engines:
         engine.close()
+
+
+def test_the_real_model_says_the_same_bits(smollm2: Path) -> None:
+    """With memory for half of them, and drafts of its own, of which most are right: the prompt is a list."""
+    with open_checkpoint(smollm2) as checkpoint:
+        tokenizer = open_tokenizer(checkpoint)
+    listed = tokenizer.encode_prompt("Items:\n" + "".join(f'{{"name":"n{n}","kind":"small"}}\n' for n in range(9)))
+    mixed = [params for params in MIX if params.grammar is None or params.grammar.kind in ("json_schema", "regex")]
+    asked = [Submit(str(n), listed[n % 3 :], params) for n, params in enumerate(mixed)]
+    common = EngineConfig(model=str(smollm2), seed=1, max_num_seqs=24, max_model_len=256)
+    plain = load_engine(replace(common, kv_memory_bytes=1 << 26))
+    drafting = load_engine(replace(common, kv_memory_bytes=1 << 23, speculative_ngram=8))
+    answers, got = run(plain, *asked), run(drafting, *asked)
+    same(got, answers)
+    stats = drafting.stats()
+    assert stats.accepted_tokens > stats.drafted_tokens // 2 > 50
+    assert stats.preemptions > 0
+    plain.close()
+    drafting.close()
 
 
 def test_what_a_grammar_forces_is_drafted(files: Path) -> None:

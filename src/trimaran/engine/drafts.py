@@ -19,7 +19,7 @@ import numpy as np
 
 LENGTHS = (3, 2)  # tokens that must have come before, the longer first
 REST, LONGEST_REST = 32, 512  # tokens for which drafts that fail are not tried: at first, and in the end
-STEP = 4  # rows that cost what a step costs besides its rows, mostly reading weights
+STEP = 3  # rows that cost what a step costs besides its rows, mostly reading weights; of a small model, whose are few
 MEMORY = 0.8  # weight of what was before each draft in "lately"
 BITS = 21  # of a token's id: three fit a number of 64 bits
 MANY = 32  # tokens that are read faster all at once

@@ -146,7 +146,9 @@ class ServeOptions:
     threads: NotNegative = option(0, "compute threads; 0: one per core", metavar="N")
     pin_threads: bool = option(False, "tie each compute thread to a core of its own; slower beside other busy programs")
     speculative_ngram: NotNegative = option(
-        0, "most tokens of a draft, looked up in the text so far; 0: none; same answers either way", metavar="N"
+        8,
+        "most tokens of a draft, looked up in the text so far or forced by a grammar; 0: none; same answers either way",
+        metavar="N",
     )
     overlap: bool = option(True, "send and receive while a step runs; off: the plain loop")
     offline: bool = option(False, "open no socket to fetch the model")

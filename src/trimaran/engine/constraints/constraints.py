@@ -132,7 +132,7 @@ class Constraints:
         return masks
 
     def forced(self, matcher: Matcher, most: int) -> tuple[int, ...]:
-        """At most ``most`` tokens that must come next; empty where much may."""
+        """At most ``most`` tokens for text that must come next; empty where much may."""
         begun = time.perf_counter()
         forced = matcher.kind.forced(matcher, most)
         self._counters.mask_seconds += time.perf_counter() - begun

@@ -29,7 +29,8 @@ class Kind(Protocol):
         ...
 
     def forced(self, matcher: "Matcher", most: int) -> tuple[int, ...]:
-        """A draft of what must come next, as far as it must; empty where much may."""
+        """A draft of what must come next, as far as it must; empty where much may. The text must, and so do the tokens
+        but for the last, which might be one that goes on behind it."""
         ...
 
     def accepted(self, matcher: "Matcher", draft: tuple[int, ...]) -> tuple[int, ...]:
