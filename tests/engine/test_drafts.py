@@ -25,7 +25,7 @@ def drafted(drafter: Drafter, text: Sequence[int], most: int = 8, least: float =
 def trusted(most: int) -> Drafter:
     """One whose drafts of all kinds were right."""
     drafter = Drafter(most)
-    for alike in (2, 4, 8):
+    for alike in (3, 4, 8):
         text = [*range(50, 50 + alike), 1, 2, 3, 4, 5, 6, 7, 8, 40 + alike, *range(50, 50 + alike)]
         other = Drafter(most)
         assert drafted(other, text) != []
@@ -38,11 +38,10 @@ def trusted(most: int) -> Drafter:
 def test_what_followed_before_is_drafted() -> None:
     assert drafted(trusted(4), [1, 2, 3, 4, 5, 9, 1, 2, 3]) == [4, 5, 9, 1]
     assert drafted(trusted(4), [1, 2, 3, 4, 5, 9, 1, 2, 3], most=2) == [4, 5]
-    assert drafted(trusted(4), [7, 2, 3, 4, 9, 1, 2, 3]) == [4, 9, 1, 2]  # two tokens are enough
-    assert drafted(trusted(4), [1, 2, 3, 4, 8, 2, 3, 5, 9, 1, 2, 3]) == [4, 8, 2, 3]  # three say more than two
+    assert drafted(trusted(4), [7, 2, 3, 4, 9, 1, 2, 3]) == []  # two tokens say too little
     assert drafted(trusted(4), [1, 2, 3, 4, 9, 1, 2, 3, 5, 9, 1, 2, 3]) == [5, 9, 1, 2]  # the last time counts
     assert drafted(trusted(4), [1, 2, 3, 4, 5]) == []
-    assert drafted(trusted(4), [1]) == drafted(trusted(4), [1, 1]) == []
+    assert drafted(trusted(4), [1]) == drafted(trusted(4), [1, 1, 1]) == []
     assert drafted(trusted(4), [1, 1, 1, 1]) == [1]
 
 
@@ -58,7 +57,7 @@ def test_it_does_not_matter_when_tokens_are_seen(text: list[int], steps: list[in
 
 def test_the_more_tokens_are_alike_the_longer_the_first_draft() -> None:
     text = [*range(1, 30), 90, 91]
-    widths = [len(drafted(Drafter(8), [*text, *range(10, 10 + alike)], least=least_right(1))) for alike in range(2, 12)]
+    widths = [len(drafted(Drafter(8), [*text, *range(10, 10 + alike)], least=least_right(1))) for alike in range(3, 12)]
     assert widths == sorted(widths)
     assert widths[0] >= 1
     assert widths[-1] == 8

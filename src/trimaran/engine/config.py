@@ -62,7 +62,7 @@ class EngineConfig:
     # Seconds between two runs of a prompt whose logits are known, by a worker; in any process it runs when the model is
     # loaded. 0: never.
     canary_interval: float = 0.0
-    speculative_ngram: int = 0  # most tokens of a draft by prompt lookup; 0: no speculation
+    speculative_ngram: int = 0  # most tokens of a draft; 0: no speculation. Servers and LLM have 8
     overlap: bool = True  # start a step, then send and receive; False: the plain loop, which waits for each step
     threads: int = 0  # 0: one per core that this process may use
     pin_threads: bool = False  # a core for each of them; in a worker process also for the thread of the loop

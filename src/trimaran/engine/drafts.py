@@ -8,7 +8,7 @@ Rows that are thrown away have written pages behind what is computed, where the 
 Texts that repeat themselves gain by it (code that is edited, JSON, quotations); elsewhere drafts are wrong, and cost a
 step rows for nothing. A right token saves its share of what a step costs besides its rows, which is the less the more
 sequences share it; a wrong one costs a row. So it is kept account of how often drafts are right, by how many tokens
-came before as they came now: two that did say little, eight nearly all.
+came before as they came now: three that did say little, eight nearly all.
 """
 
 from array import array
@@ -17,7 +17,7 @@ from math import log
 
 import numpy as np
 
-LENGTHS = (3, 2)  # tokens that must have come before, the longer first
+ALIKE = 3  # tokens that must have come before
 REST, LONGEST_REST = 32, 512  # tokens for which drafts that fail are not tried: at first, and in the end
 STEP = 3  # rows that cost what a step costs besides its rows, mostly reading weights; of a small model, whose are few
 MEMORY = 0.8  # weight of what was before each draft in "lately"
@@ -55,12 +55,12 @@ def _first_trust(alike: int) -> _Trust:
 
 
 class Drafter:
-    """Drafts for one sequence. All in all a token costs a lookup and an entry for each of ``LENGTHS``."""
+    """Drafts for one sequence. All in all a token costs a lookup and an entry."""
 
     def __init__(self, most: int) -> None:
         """``most`` tokens make a draft."""
         self.most = most
-        self._after: list[dict[int, int]] = [{} for _ in LENGTHS]  # what came before: where it went on
+        self._after: dict[int, int] = {}  # what came before: where it went on
         self._read = 0  # tokens whose beginnings are in there
         self._trusts = {alike: _first_trust(alike) for alike in (LONG, LONG // 2, 0)}  # by tokens alike, at least
         self._last = 0  # the kind of the last draft
@@ -91,30 +91,21 @@ class Drafter:
 
     def _look_up(self, tokens: "array[int]") -> int | None:
         """Where the tokens go on that the last ones have come before; takes note of those that are new."""
-        total, read = len(tokens), self._read
+        total, read, after = len(tokens), self._read, self._after
         if total - read > MANY:
             self._read_many(tokens, read)
         else:
-            for end in range(read, total):  # before the last one: that it goes on is not known yet
-                for length, after in zip(LENGTHS, self._after, strict=True):
-                    if end >= length:
-                        after[_key(tokens, end - length, end)] = end
+            for end in range(max(read, ALIKE), total):  # before the last one: that it goes on is not known yet
+                after[_key(tokens, end)] = end
         self._read = total
-        for length, after in zip(LENGTHS, self._after, strict=True):
-            if total >= length and (place := after.get(_key(tokens, total - length, total))) is not None:
-                return place
-        return None
+        return after.get(_key(tokens, total)) if total >= ALIKE else None
 
     def _read_many(self, tokens: "array[int]", read: int) -> None:
         """A prompt may be long, and all that run wait for this."""
-        first = max(0, read - max(LENGTHS))
-        ids = np.array(tokens[first:], np.int64)
-        for length, after in zip(LENGTHS, self._after, strict=True):
-            begins = max(0, read - first - length)
-            keys = np.zeros(max(0, len(ids) - length - begins), np.int64)
-            for place in range(length):
-                keys = keys << BITS | ids[begins + place : begins + place + len(keys)]
-            after.update(zip(keys.tolist(), range(first + begins + length, len(tokens)), strict=True))
+        first = max(0, read - ALIKE)
+        ids = np.array(tokens[first:-1], np.int64)
+        keys = ids[:-2] << 2 * BITS | ids[1:-1] << BITS | ids[2:]
+        self._after.update(zip(keys.tolist(), range(first + ALIKE, len(tokens)), strict=True))
 
 
 def least_right(sequences: int) -> float:
@@ -124,15 +115,13 @@ def least_right(sequences: int) -> float:
 
 def _alike(tokens: "array[int]", place: int) -> int:
     """How many tokens before ``place`` are those at the end, up to ``LONG``."""
-    total, count = len(tokens), min(LENGTHS)
+    total, count = len(tokens), ALIKE
     while count < LONG and count < place and tokens[place - 1 - count] == tokens[total - 1 - count]:
         count += 1
     return count
 
 
-def _key(tokens: "array[int]", begin: int, end: int) -> int:
-    """One number for a few tokens; where ids are larger than any vocabulary has, it may stand for others too."""
-    key = 0
-    for place in range(begin, end):
-        key = key << BITS | tokens[place]
-    return key
+def _key(tokens: "array[int]", end: int) -> int:
+    """A number for the ``ALIKE`` tokens before ``end``. If ids were larger than any vocabulary has them, it would stand
+    for others too, and drafts would be wrong more often."""
+    return tokens[end - 3] << 2 * BITS | tokens[end - 2] << BITS | tokens[end - 1]
