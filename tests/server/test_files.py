@@ -11,6 +11,7 @@ import pytest
 from trimaran.base.errors import ConfigError
 from trimaran.server.batches.file_store import MOST_ARRIVING, FileLimits, NewFile, QuotaError
 from trimaran.server.batches.storage import Storage
+from trimaran.server.errors import StorageError, answer
 from trimaran.server.tenants import RateLimitError
 
 from .running import Running, running
@@ -152,6 +153,20 @@ def test_a_folder_is_one_servers(byte_model: Path, tmp_path: Path) -> None:
     blocked.write_text("")
     with pytest.raises(ConfigError, match="--files-dir"), running(byte_model, files_dir=str(blocked)):
         pass
+
+
+async def test_a_folder_that_another_server_has_is_told_to_whoever_asks(tmp_path: Path) -> None:
+    first, second = (Storage(tmp_path, FileLimits(100, 1000, 60)) for _ in range(2))
+    await first.open()
+    with pytest.raises(StorageError, match="another server keeps its files") as caught:
+        await second.open()
+    told = answer(caught.value)
+    assert (told.status, told.error.code) == (503, "storage_unavailable")
+    first.close()
+    await second.open()
+    with pytest.raises(StorageError, match="gone"):
+        await second.run((tmp_path / "gone").stat)
+    second.close()
 
 
 class Clock:

@@ -17,7 +17,6 @@ from trimaran.server.batches.file_store import NewFile
 from trimaran.server.batches.requests import BatchRequest, Endpoint
 from trimaran.server.batches.runner import Runner
 from trimaran.server.batches.shapes import Batch, BatchList, FileDeleted, FileList, FileObject
-from trimaran.server.batches.upload import longest_form, receive_form
 from trimaran.server.errors import (
     BatchNotKnownError,
     BodyTooLargeError,
@@ -35,6 +34,8 @@ def add_files(api: Api, runner: Runner, body_seconds: float) -> None:
 
     @api.post(UPLOADS)
     async def create_file(request: Request) -> Response:
+        from trimaran.server.batches.upload import longest_form, receive_form  # which few servers need
+
         storage, tenant = await runner.open(), request.scope[TENANT].name
         limits = storage.files.limits
         size = longest = longest_form(limits.file_bytes)

@@ -248,6 +248,7 @@ class Runner:
         if job.checked and (ended == "expired" or ended == "cancelled"):
             why = ended
         left = await self._sure(self._finish, job, ended, why)
+        log.info("%s of %s is %s", known.batch.id, known.tenant, ended)
         if why is not None:
             self._metrics.requests.labels(why).inc(left)
 
