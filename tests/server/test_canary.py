@@ -5,6 +5,7 @@ import pytest
 
 from trimaran.host.process import EngineProcess
 from trimaran.kernels.null import NullModel
+from trimaran.server import restarts
 from trimaran.server.launch_pools import WorkerCommand
 
 from .byte_model import VOCAB
@@ -61,6 +62,29 @@ def test_answers_whose_prompt_a_deviating_worker_computed_end(byte_model, monkey
         with pytest.raises(openai.InternalServerError) as refused:
             client.completions.create(model=NAME, prompt="y" * 100)
         assert refused.value.status_code == 503
+
+
+def test_so_do_those_of_a_worker_that_comes_back_and_computes_otherwise(byte_model, monkeypatch):
+    begun = []
+
+    def process(command: WorkerCommand, name: str) -> EngineProcess:
+        again = name.startswith("prefill") and name in begun
+        begun.append(name)
+        return EngineProcess(command.config, module="tests.server.doubtful_worker" if again else command.module)
+
+    monkeypatch.setattr(WorkerCommand, "process", process)
+    monkeypatch.setattr(restarts, "FIRST_PAUSE", 0.1)
+    pools = {"pools": "prefill=1,decode=1", "pool_self_test": False}
+    with (
+        running(byte_model, null=SLOW, **pools) as server,
+        openai.OpenAI(base_url=server.url + "/v1", api_key="unused", max_retries=0) as client,
+    ):
+        stream = iter(client.completions.create(**LONG, stream=True))
+        next(stream)
+        server.worker("prefill").kill()
+        with pytest.raises(openai.APIError) as caught:
+            list(stream)
+        assert caught.value.code == "canary_deviated"
 
 
 def test_no_alarm_while_requests_come_and_go(byte_model):

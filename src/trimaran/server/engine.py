@@ -226,6 +226,9 @@ class EngineLink:
             started = await process.start()
         except errors.TrimaranError as error:
             log.error("the %s does not start: %s", self._name, error)
+            if isinstance(error, errors.CanaryError):  # which casts doubt on the process before too
+                self._deviated = str(error)
+                self.changed()
             return None
         if self._digest not in (None, started.digest):
             log.error("the model's files have changed: the new %s would serve another model than before", self._name)
