@@ -58,7 +58,9 @@ class EmbeddingPlane(Admission):
         Raises ``RequestError``, ``QueueFullError``, ``DrainingError``, ``DeadlineError``, ``EngineDiedError`` or what
         the encoder says. A caller that is cancelled takes its request with it.
         """
-        self._check(texts, names)
+        for number, tokens in enumerate(texts):
+            name = names[number] if names else f"input[{number}]" if len(texts) > 1 else "input"
+            self.require_fits(name, tokens)
         message = Embed(secrets.token_hex(8), texts, caller.priority(), seconds)
         waiting = _Waiting(asyncio.get_running_loop().create_future())
         self.admit(waiting, 1)
@@ -82,19 +84,18 @@ class EmbeddingPlane(Admission):
 
         return np.frombuffer(answer.vectors, "<f4").reshape(len(texts), self.limits.width).astype(np.float32)
 
-    def _check(self, texts: list[list[int]], names: Sequence[str]) -> None:
-        for number, tokens in enumerate(texts):
-            where = names[number] if names else f"input[{number}]" if len(texts) > 1 else "input"
-            param = where.partition("[")[0].partition(" ")[0]
-            if not tokens:
-                raise errors.RequestError(f"{where} has no tokens", param=param)
-            if len(tokens) > self.limits.context:
-                raise errors.ContextLengthError(
-                    f"{where} has {len(tokens)} tokens, control tokens included; the model reads {self.limits.context}",
-                    param=param,
-                )
-            if not 0 <= min(tokens) <= max(tokens) < self.limits.vocab:
-                raise errors.RequestError(f"token ids must be from 0 to {self.limits.vocab - 1}", param=param)
+    def require_fits(self, name: str, tokens: list[int]) -> None:
+        """Raises ``RequestError`` unless the model can read ``tokens``, a text that the request calls ``name``."""
+        param = name.partition("[")[0].partition(" ")[0]
+        if not tokens:
+            raise errors.RequestError(f"{name} has no tokens", param=param)
+        if len(tokens) > self.limits.context:
+            raise errors.ContextLengthError(
+                f"{name} has {len(tokens)} tokens, control tokens included; the model reads {self.limits.context}",
+                param=param,
+            )
+        if not 0 <= min(tokens) <= max(tokens) < self.limits.vocab:
+            raise errors.RequestError(f"token ids must be from 0 to {self.limits.vocab - 1}", param=param)
 
 
 @dataclass(eq=False)

@@ -41,8 +41,11 @@ def read(request: Scoring, comparison: Comparison, plane: EmbeddingPlane) -> Rea
     longest = request.longest(plane.limits.context)
     first, second = comparison.names
     if plane.limits.score is not None:
-        whole = plane.tokenizer.encode_pairs(comparison.pairs(), longest)
         names = [f"{name} with {first}" for name in _named(second, comparison.second)]
+        whole = []
+        for name, pair in zip(names, plane.tokenizer.encode_pairs(comparison.pairs(), longest), strict=True):
+            plane.require_fits(name, pair.ids)
+            whole.append(pair)
         return Reading([pair.ids for pair in whole], names, seconds=[pair.second for pair in whole])
     if request.use_activation is not None:
         raise RequestError("use_activation says nothing of a cosine", param="use_activation")

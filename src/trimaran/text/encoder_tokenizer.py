@@ -3,8 +3,9 @@
 ``tokenizer.json`` is taken as it stands, whatever its kind of vocabulary: nothing is ever decoded.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import tokenizers
@@ -66,54 +67,82 @@ class EncoderTokenizer:
         Raises ``RequestError`` when a text has half of a surrogate pair, or ``longest`` has no room for any.
         """
         if longest is None:
-            return [each.ids for each in self._encoded(texts, framed=True)]
-        room = self._room(longest, pair=False)
-        ids = []
-        for text in self._encoded(texts, framed=False):
-            text.truncate(room)
-            ids.append(self._core.post_process(text).ids)
-        return ids
+            return self._ids(texts, framed=True)
+        frame = self._alone
+        room = frame.room(longest)
+        return [[*frame.before, *ids[:room], *frame.after] for ids in self._ids(texts, framed=False)]
 
-    def encode_pairs(self, pairs: Sequence[tuple[str, str]], longest: int | None = None) -> list[Pair]:
-        """Each pair as its model was trained to read one. Where ``longest`` asks for it, the longer text of a pair is
-        cut at its end, then both. Raises as ``encode`` does."""
-        room = None if longest is None else self._room(longest, pair=True)
+    def encode_pairs(self, pairs: Sequence[tuple[str, str]], longest: int | None = None) -> Iterator[Pair]:
+        """Each pair as its model was trained to read one, made when it is asked for: a text that is too long may stand
+        in every pair. Where ``longest`` asks for it, the longer text of a pair is cut at its end, then both. Raises as
+        ``encode`` does."""
+        frame = self._paired
+        room = None if longest is None else frame.room(longest)
         texts = list(dict.fromkeys(text for pair in pairs for text in pair))
-        known = dict(zip(texts, self._encoded(texts, framed=False), strict=True))
-        return [self._pair(known[first], known[second], room) for first, second in pairs]
+        known = dict(zip(texts, self._ids(texts, framed=False), strict=True))
+        for first, second in pairs:
+            one, other = known[first], known[second]
+            if room is not None:
+                kept = _kept(len(one), len(other), room)
+                one, other = one[: kept[0]], other[: kept[1]]
+            ids = [*frame.before, *one, *frame.between, *other, *frame.after]
+            yield Pair(ids, len(frame.before) + len(one) + frame.of_first)
 
     def require_pairs(self) -> None:
         """Raises ``CheckpointError`` when this tokenizer does not tell the second text of a pair from the first."""
-        types = self._core.encode("a", "b").type_ids
-        if 1 not in types or types != sorted(types) or types[-1] != 1:
-            raise CheckpointError(
-                "tokenizer.json does not say how a pair of texts is read: types of tokens are missing"
-            )
+        self._paired  # noqa: B018, what it is made of is checked
 
-    def _pair(self, first: tokenizers.Encoding, second: tokenizers.Encoding, room: int | None) -> Pair:
-        if room is not None and len(first) + len(second) > room:
-            shorter = min(len(first), len(second), room // 2)
-            kept = (shorter, room - shorter) if len(first) <= len(second) else (room - shorter, shorter)
-            first, second = (_cut(text, tokens) for text, tokens in zip((first, second), kept, strict=True))
-        whole = self._core.post_process(first, second)
-        return Pair(whole.ids, whole.type_ids.index(1))
+    @cached_property
+    def _alone(self) -> "_Frame":
+        return _frame(self._core.encode("a"))
 
-    def _room(self, longest: int, *, pair: bool) -> int:
-        control = self._core.num_special_tokens_to_add(pair)
+    @cached_property
+    def _paired(self) -> "_Frame":
+        sample = self._core.encode("a", "b")
+        if 1 not in sample.type_ids or sample.type_ids != sorted(sample.type_ids) or 1 not in sample.sequence_ids:
+            why = "tokenizer.json does not say how a pair of texts is read: its tokens have no types"
+            raise CheckpointError(why)
+        return _frame(sample)
+
+    def _ids(self, texts: Sequence[str], *, framed: bool) -> list[list[int]]:
+        try:
+            return [each.ids for each in self._core.encode_batch_fast(list(texts), add_special_tokens=framed)]
+        except TypeError:
+            raise RequestError("a text holds half of a surrogate pair (U+D800 to U+DFFF)", param="input") from None
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """The control tokens around a text, or around and between two; the first ``of_first`` of these are the first's."""
+
+    before: list[int]
+    between: list[int]
+    after: list[int]
+    of_first: int
+
+    def room(self, longest: int) -> int:
+        """Tokens of text among ``longest``; raises ``RequestError`` when that is none."""
+        control = len(self.before) + len(self.between) + len(self.after)
         if longest <= control:
             why = f"truncate_prompt_tokens leaves no room: there are {control} control tokens"
             raise RequestError(why, param="truncate_prompt_tokens")
         return longest - control
 
-    def _encoded(self, texts: Sequence[str], *, framed: bool) -> list[tokenizers.Encoding]:
-        try:
-            return self._core.encode_batch_fast(list(texts), add_special_tokens=framed)
-        except TypeError:
-            raise RequestError("a text holds half of a surrogate pair (U+D800 to U+DFFF)", param="input") from None
+
+def _frame(sample: tokenizers.Encoding) -> _Frame:
+    """What stands in ``sample`` beside its text or two."""
+    ids, types, owners = sample.ids, sample.type_ids, sample.sequence_ids
+    places = [[at for at, owner in enumerate(owners) if owner == text] for text in (0, 1)]
+    first, second = places[0], places[1] or places[0]
+    if not first:
+        raise CheckpointError("tokenizer.json makes no token of the text 'a'")
+    between = range(first[-1] + 1, max(second[0], first[-1] + 1))
+    of_first = sum(types[at] == 0 for at in between)
+    return _Frame(ids[: first[0]], [ids[at] for at in between], ids[second[-1] + 1 :], of_first)
 
 
-def _cut(text: tokenizers.Encoding, tokens: int) -> tokenizers.Encoding:
-    """A copy, cut: other pairs may share ``text``."""
-    copy = tokenizers.Encoding.merge([text])
-    copy.truncate(tokens)
-    return copy
+def _kept(first: int, second: int, room: int) -> tuple[int, int]:
+    """How many of their tokens two texts keep where both together may have ``room``: as transformers has it."""
+    shorter = min(first, second, room // 2)
+    longer = min(max(first, second), room - shorter)
+    return (shorter, longer) if first <= second else (longer, shorter)

@@ -89,6 +89,8 @@ def draw_request(random: Random, model: str) -> Request:
                 Request("/tokenize", {"model": model, "messages": list(MESSAGES[:5]), "tools": FIELDS["tools"]}),
                 Request("/detokenize", {"model": model, "tokens": [1, 2, 3]}),
                 Request("/v1/embeddings", {"model": model, "input": ["a", "b"], "encoding_format": "base64"}),
+                Request("/v1/rerank", {"model": model, "query": "a", "documents": ["b", {"text": "c"}], "top_n": 1}),
+                Request("/v1/score", {"model": model, "text_1": "a", "text_2": ["b", "c"]}),
             )
         )
     request = draw(random, model, probes(model))
