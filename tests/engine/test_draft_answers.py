@@ -253,7 +253,7 @@ def test_the_real_model_says_the_same_bits(smollm2: Path) -> None:
     answers, got = run(plain, *asked), run(drafting, *asked)
     same(got, answers)
     stats = drafting.stats()
-    assert stats.accepted_tokens > stats.drafted_tokens // 2 > 50
+    assert stats.accepted_tokens > stats.drafted_tokens // 2 > 20
     assert stats.preemptions > 0
     plain.close()
     drafting.close()

@@ -19,7 +19,9 @@ import numpy as np
 
 ALIKE = 3  # tokens that must have come before
 REST, LONGEST_REST = 32, 512  # tokens for which drafts that fail are not tried: at first, and in the end
-STEP = 3  # rows that cost what a step costs besides its rows, mostly reading weights; of a small model, whose are few
+# Rows that cost what a step costs besides its rows, mostly reading weights: three or four of a small model, more of a
+# large one. Less is assumed, as what barely pays is not worth the risk.
+STEP = 2
 MEMORY = 0.8  # weight of what was before each draft in "lately"
 BITS = 21  # of a token's id: three fit a number of 64 bits
 MANY = 32  # tokens that are read faster all at once
@@ -51,7 +53,7 @@ def _first_trust(alike: int) -> _Trust:
     """Before any was tried, of drafts behind so many tokens alike: ``bench/speculation.py`` has them about as right."""
     if alike >= LONG:
         return _Trust(1.9, 0.1)
-    return _Trust(1.3, 0.7) if alike >= LONG // 2 else _Trust(0.6, 1.4)
+    return _Trust(1.3, 0.7) if alike >= LONG // 2 else _Trust(0.8, 1.2)
 
 
 class Drafter:
