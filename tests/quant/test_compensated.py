@@ -70,3 +70,26 @@ def test_moments_of_no_rank_and_of_zeros_have_a_factor() -> None:
     x = correlated(3, 96)
     assert np.isfinite(factor(x.T @ x, np.arange(96)).upper).all()
     np.testing.assert_array_equal(factor(np.zeros((96, 96), np.float32), np.arange(96)).upper, np.eye(96))
+
+
+def test_weights_take_over_what_their_inputs_have_lost() -> None:
+    exact, weights = correlated(2048, 128), RANDOM.standard_normal((64, 128)).astype(np.float32)
+    changed = exact @ (np.eye(128) + 0.02 * RANDOM.standard_normal((128, 128))).astype(np.float32)
+    changed += 0.05 * RANDOM.standard_normal(changed.shape).astype(np.float32)
+    seen, unseen = slice(0, 1536), slice(1536, None)
+    off_by = []
+    for lost in (None, (exact - changed)[seen].T @ changed[seen]):
+        found = factor(changed[seen].T @ changed[seen], np.arange(128), lost)
+        rounded = compensate(weights, found, 32, to_bf16).values()
+        off_by.append(float(np.square(exact[unseen] @ weights.T - changed[unseen] @ rounded.T).sum()))
+    assert off_by[1] < 0.5 * off_by[0]
+
+
+def test_the_drift_is_in_the_inputs_own_order() -> None:
+    exact = correlated(900, 64)
+    changed = exact + 0.1 * correlated(900, 64)
+    drifts = [
+        factor(changed.T @ changed, order, (exact - changed).T @ changed).drift
+        for order in (np.arange(64), RANDOM.permutation(64))
+    ]
+    np.testing.assert_allclose(*drifts, atol=1e-4)

@@ -6,7 +6,7 @@ of one group of heads over one text, and the matrix.
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -66,9 +66,16 @@ class Weights(Protocol):
 class Forward:
     """The state of ``texts`` on their way through ``program``: apply its ops in order, or ``run`` them all."""
 
-    def __init__(self, program: Program, weights: Weights, texts: Sequence[Sequence[int]]) -> None:
+    def __init__(
+        self,
+        program: Program,
+        weights: Weights,
+        texts: Sequence[Sequence[int]],
+        buffers: MutableMapping[Buffer, Float32] | None = None,
+    ) -> None:
+        """``buffers``: where activations are put, in memory unless told otherwise."""
         self.program = program
-        self.buffers: dict[Buffer, Float32] = {}
+        self.buffers: MutableMapping[Buffer, Float32] = {} if buffers is None else buffers
         self._weights = weights
         self._tokens = [token for text in texts for token in text]
         ends = [0, *itertools.accumulate(map(len, texts))]
@@ -90,6 +97,10 @@ class Forward:
                 return self.buffers[op.x]
             self.apply(op)
         raise AssertionError("a program ends with logits")
+
+    def body(self) -> Iterator[Op]:
+        """The ops of all layers: what ``run`` does without logits."""
+        return itertools.takewhile(lambda op: not isinstance(op, Logits | TakeRows), self.program.ops)
 
     def apply(self, op: Op) -> None:
         """Does one op, and drops what nothing reads any more."""

@@ -1,39 +1,44 @@
-"""Compresses matrices in the model's order while calibration text runs through what is compressed already.
+"""Compresses matrices in the model's order while calibration text runs through what is compressed already, and through
+the model as it was.
 
-A matrix meets the inputs that it will meet in the compressed model. It is rounded with compensation
-(``quant/compensated.py``) for most of the text's tokens, and by itself; the last tokens, which compensation did not
-see, tell which of the two keeps its outputs closer.
+A matrix meets the inputs that it will meet in the compressed model, and shall give the outputs that it gave in the
+other: it makes up for what those before it have lost. It is rounded with compensation (``quant/compensated.py``) for
+most of the text's tokens, and by itself; the last tokens, which compensation did not see, tell which of the two keeps
+its outputs closer.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from trimaran.base.errors import CheckpointError
-from trimaran.calibration.forward import Forward
+from trimaran.calibration.forward import Forward, Weights
+from trimaran.calibration.on_disk import OnDisk
 from trimaran.calibration.texts import LENGTH, mixed, token_bytes
 from trimaran.calibration.weights import StreamedWeights
 from trimaran.compress.fill import Progress
+from trimaran.compress.inputs import Inputs
 from trimaran.compress.plan import Item, Report
 from trimaran.compress.recipe import CompensatingRecipe
 from trimaran.compress.shards import Shards
 from trimaran.compress.source import Source
-from trimaran.kernels.program import Program
+from trimaran.kernels.program import Experts, HeadLinear, Linear, Op, Program
 from trimaran.kernels.step import Float32
 from trimaran.models.config import ModelConfig
 from trimaran.models.names import Part, text_name
 from trimaran.models.registry import build_program, read_config
-from trimaran.quant.compensated import Factor, factor
 from trimaran.quant.stored import Stored
 
-_HELD_OUT = 8  # one in so many tokens
-_ACTIVATIONS = 256 << 20  # bytes that the texts may take on their way
+ON_DISK = 1 << 30  # bytes that all texts may take on their way through both models
+_PART = 64 << 20  # bytes of them that are in memory at a time
+_TOGETHER = 256 << 20  # as that, of models whose experts must see all tokens at once
 _PIECE = 1 << 19  # values that one thread rounds at a time
 _THREADS = 8  # at most
-_FEWEST = 64  # tokens that say something about a matrix's inputs
 
 
 def fill_calibrated(
@@ -44,21 +49,95 @@ def fill_calibrated(
     shards: Shards,
     done: Report,
     report: Progress,
+    folder: Path,
 ) -> list[Item]:
     """Writes the matrices among ``items`` that the model's forward reads; returns the other items.
 
-    ``texts`` have rows of token ids each, of which as many are taken as memory allows; the last are held out. Raises
-    ``CheckpointError`` on weights that are not finite, and as ``read_config`` does.
+    ``texts`` have rows of token ids each, of which as many are taken as ``ON_DISK`` allows; some are held out. Their
+    activations lie in ``folder``. Raises ``CheckpointError`` on weights that are not finite, and as ``read_config``
+    does.
     """
     cfg = read_config(source.checkpoint)
     program = build_program(cfg)
     wanted = {text_name(item.tensor.name): item for item in items if item.kept is None}
     report(0, done.bytes_after)
     with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as threads:
+        exact = StreamedWeights(source.tensors, "safetensors", cfg, program, source.checkpoint.release)
         weights = _Compressing(source, cfg, program, wanted, recipe, shards, done, report, threads)
-        most = max(1, _ACTIVATIONS // token_bytes(program) // LENGTH)
-        Forward(program, weights, mixed(texts, most)).run()
+        parts = _parts(program, texts)
+        with (
+            closing(_Forwards(program, exact, parts, folder)) as before,
+            closing(_Forwards(program, weights, parts, folder)) as after,
+        ):
+            for op in before.body():
+                if isinstance(op, Linear) and weights.compresses(op.weight):
+                    weights.inputs = Inputs.of(zip(after.inputs(op), before.inputs(op), strict=True), recipe)
+                before.apply(op)
+                after.apply(op)
+                weights.inputs = None
     return [item for item in items if text_name(item.tensor.name) not in weights.written]
+
+
+def _parts(program: Program, texts: Sequence[Sequence[Sequence[int]]]) -> list[list[Sequence[int]]]:
+    """Rows of all texts, in parts that are in memory one at a time."""
+    row = token_bytes(program) * LENGTH
+    together = any(isinstance(op, Experts | HeadLinear) for op in program.ops)
+    most = max(1, (_TOGETHER if together else ON_DISK // 2) // row)
+    rows = mixed(texts, most)
+    step = most if together else max(1, _PART // row)
+    return [rows[at : at + step] for at in range(0, len(rows), step)]
+
+
+class _Forwards:
+    """Forwards of all parts of the texts, in step: a matrix is asked for once and kept until all had it."""
+
+    def __init__(
+        self, program: Program, weights: Weights, parts: Sequence[Sequence[Sequence[int]]], folder: Path
+    ) -> None:
+        self._weights = _Last(weights)
+        self._buffers = [OnDisk(folder) for _ in parts]
+        self._parts = [
+            Forward(program, self._weights, part, buffers) for part, buffers in zip(parts, self._buffers, strict=True)
+        ]
+
+    def body(self) -> Iterator[Op]:
+        return self._parts[0].body()
+
+    def inputs(self, op: Linear) -> Iterator[Float32]:
+        """What the op's matrix is about to be multiplied with, part by part."""
+        return (part.buffers[op.x] for part in self._parts)
+
+    def apply(self, op: Op) -> None:
+        for part in self._parts:
+            part.apply(op)
+        self._weights.drop()
+
+    def close(self) -> None:
+        for buffers in self._buffers:
+            buffers.close()
+
+
+class _Last:
+    """Weights, the last matrix of which is kept until it is dropped."""
+
+    def __init__(self, weights: Weights) -> None:
+        self._weights = weights
+        self._last: tuple[str, int, Float32] | None = None
+
+    def vector(self, name: str) -> Float32:
+        return self._weights.vector(name)
+
+    def table_rows(self, name: str, ids: Sequence[int]) -> Float32:
+        return self._weights.table_rows(name, ids)
+
+    def matrix(self, name: str, rows: slice, inputs: Float32) -> Float32:
+        if self._last is None or self._last[:2] != (name, rows.start):
+            self._last = None
+            self._last = name, rows.start, self._weights.matrix(name, rows, inputs)
+        return self._last[2]
+
+    def drop(self) -> None:
+        self._last = None
 
 
 class _Compressing(StreamedWeights):
@@ -85,15 +164,19 @@ class _Compressing(StreamedWeights):
         self._report = report
         self._bytes = 0
         self._threads = threads
-        self._inputs: _Inputs | None = None
+        self.inputs: Inputs | None = None  # of the matrix that comes, if more is known of them than one part
         self._shared: tuple[str, Float32] | None = None  # kv_b_proj, which two matrices are made from
 
+    def compresses(self, name: str) -> bool:
+        """True when the program's weight of that name is made of tensors that are compressed."""
+        return any(part.tensor in self._items for part in self._stored[name])
+
     def parts(self, parts: Sequence[Part], columns: tuple[int, ...], inputs: Float32) -> list[Float32]:
-        self._inputs = None
-        if any(part.tensor in self._items and part.tensor not in self.written for part in parts):
-            self._inputs = _Inputs.of(inputs, self._recipe)
+        known = self.inputs
+        if known is None and any(part.tensor in self._items and part.tensor not in self.written for part in parts):
+            self.inputs = Inputs.of([(inputs, None)], self._recipe)
         found = super().parts(parts, columns, inputs)
-        self._inputs = None
+        self.inputs = known
         return found
 
     def read(self, stored: Stored, rows: slice) -> Float32:
@@ -119,7 +202,7 @@ class _Compressing(StreamedWeights):
         constants = self._recipe.constants(rows, cols)
         for output, array in zip(item.outputs[len(item.outputs) - len(constants) :], constants, strict=True):
             self._shards.write(output, 0, array)
-        if self._inputs is None or self._inputs.factor is None:
+        if self.inputs is None or self.inputs.factor is None:
             self._done.unseen += 1
         step = max(1, _PIECE // cols)
         for piece in self._threads.map(
@@ -134,11 +217,12 @@ class _Compressing(StreamedWeights):
         best = alone = self._recipe.encode(values)
         norm = float(np.square(values).sum(dtype=np.float64))
         off = off_alone = outputs = 0.0
-        if self._inputs is not None and self._inputs.factor is not None:
-            held_out = self._inputs.held_out
-            together = self._recipe.encode_together(values, self._inputs.factor)
-            off_alone, off = (_off(held_out, values - piece.values) for piece in (alone, together))
-            outputs = _off(held_out, values)
+        if self.inputs is not None and self.inputs.factor is not None:
+            held_out = self.inputs.held_out
+            wanted = self.inputs.exact @ values.T
+            together = self._recipe.encode_together(values, self.inputs.factor)
+            off_alone, off = (_squares(wanted - held_out @ piece.values.T) for piece in (alone, together))
+            outputs = _squares(wanted)
             best = together if off < off_alone else alone
         written = 0
         for output, array in zip(item.outputs, best.arrays, strict=False):
@@ -170,35 +254,5 @@ class _Piece:
     outputs: float
 
 
-@dataclass(frozen=True)
-class _Inputs:
-    """What a matrix is multiplied with: ``factor`` is of most tokens; ``None`` where they are few or make none."""
-
-    factor: Factor | None
-    held_out: Float32
-
-    @classmethod
-    def of(cls, inputs: Float32, recipe: CompensatingRecipe) -> "_Inputs":
-        if len(inputs) < _FEWEST:
-            return cls(None, inputs)
-        weighed = _weighed(inputs)
-        cut = len(inputs) - len(inputs) // _HELD_OUT
-        seen = weighed[:cut]
-        moments = seen.T @ seen
-        try:
-            return cls(factor(moments, recipe.order(moments)), weighed[cut:])
-        except np.linalg.LinAlgError:
-            return cls(None, weighed[cut:])
-
-
-def _weighed(inputs: Float32) -> Float32:
-    """Tokens, each counting no more than the median one: some (the first of a text, above all) have inputs hundreds of
-    times larger, which the next norm takes away again."""
-    squares = np.einsum("ij,ij->i", inputs, inputs)
-    most = np.sqrt(np.median(squares) / np.maximum(squares, np.finfo(np.float32).tiny))
-    weighed: Float32 = inputs * np.minimum(most, 1).astype(np.float32)[:, None]
-    return weighed
-
-
-def _off(inputs: Float32, weights: Float32) -> float:
-    return float(np.square(inputs @ weights.T).sum(dtype=np.float64))
+def _squares(values: Float32) -> float:
+    return float(np.square(values).sum(dtype=np.float64))

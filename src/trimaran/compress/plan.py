@@ -42,9 +42,9 @@ class Report:
     plain_error: float = 0.0
     norm: float = 0.0
     unseen: int = 0  # matrices that too little of the calibration text went through
-    outputs_error: float = 0.0  # of the matrices' outputs for held-out tokens, squared and summed
+    outputs_error: float = 0.0  # of the matrices' outputs for held-out tokens, from those of the model as it was
     outputs_alone: float = 0.0  # as that, had all been rounded without compensation
-    outputs: float = 0.0  # the outputs themselves, squared and summed
+    outputs: float = 0.0  # the outputs themselves; all three squared and summed
 
     @property
     def rms(self) -> float:

@@ -58,7 +58,7 @@ def compress(
             rest, told = items, report or _silent
             if texts:
                 assert isinstance(recipe, CompensatingRecipe), recipe
-                rest = fill_calibrated(source, texts, items, recipe, shards, done, told)
+                rest = fill_calibrated(source, texts, items, recipe, shards, done, told, partial)
             left = sum(size_of(output) for item in rest for output in item.outputs)
             fill(checkpoint, rest, recipe, shards, done, told, done.bytes_after - left)
         if checkpoint.kind == "safetensors":

@@ -3,7 +3,9 @@ the inputs that are not rounded yet make up for.
 
 Source: Frantar et al., "GPTQ: Accurate Post-Training Quantization for Generative Pre-trained Transformers" (2022).
 Inputs are rounded in their order, group after group; a group's scales are fitted when it is reached, to the weights as
-they are by then. Rows do not depend on each other.
+they are by then. Rows do not depend on each other. What matrices before this one have done to its inputs can be made
+up for too, as Li et al. do ("GPTAQ: Efficient Finetuning-Free Quantization for Asymmetric Calibration", 2025): the
+weights that are rounded are those that come nearest to the outputs which exact weights had for exact inputs.
 """
 
 from dataclasses import dataclass
@@ -19,30 +21,47 @@ DAMPING = (
     0.05  # of the mean of the diagonal is added to it: some thousands of tokens say no more of thousands of inputs
 )
 
-
 Places = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True)
 class Factor:
-    """``upper`` is triangular, and ``upper.T @ upper`` the inverse of the damped moments of inputs in ``order``."""
+    """``upper`` is triangular, and ``upper.T @ upper`` the inverse of the damped moments of inputs in ``order``.
+
+    ``drift`` ``[inputs, inputs]``: what ``weights @ drift`` adds to weights brings their outputs for inputs as they are
+    near those for inputs as they were, by least squares; ``None`` where nothing has changed them.
+    """
 
     upper: Float32
     order: Places
+    drift: Float32 | None = None
+
+    def shifted(self, weights: Float32) -> Float32:
+        """A copy of ``weights`` with what ``drift`` adds."""
+        return weights.copy() if self.drift is None else weights + weights @ self.drift
 
 
-def factor(moments: Float32, order: Places) -> Factor:
+def factor(moments: Float32, order: Places, lost: Float32 | None = None) -> Factor:
     """The factor of ``moments`` ``[inputs, inputs]``, X^T X of what a matrix is multiplied with.
 
     They must be finite, need no full rank, and are used up: their memory may become the factor's. ``order`` is that in
-    which inputs are rounded. Raises ``numpy.linalg.LinAlgError`` where float32 is too coarse for such moments.
+    which inputs are rounded. ``lost`` is (E - X)^T X, with E the inputs that exact matrices before this one make.
+    Raises ``numpy.linalg.LinAlgError`` where float32 is too coarse for such moments.
     """
     upper = moments if (order == np.arange(len(order))).all() else moments[np.ix_(order, order)]
     diagonal = np.einsum("ii->i", upper)
     diagonal += np.float32(DAMPING * float(diagonal.mean(dtype=np.float64)) or 1)
     _split(upper)
     _invert(upper)
-    return Factor(upper, order)
+    return Factor(upper, order, None if lost is None else _drift(lost, upper, order))
+
+
+def _drift(lost: Float32, upper: Float32, order: Places) -> Float32:
+    """``lost`` times the inverse of the moments, in its place, a few rows at a time."""
+    for at in range(0, len(lost), _STRIP):
+        strip = slice(at, at + _STRIP)
+        lost[strip, order] = (lost[strip, order] @ upper.T) @ upper
+    return lost
 
 
 def _split(moments: Float32) -> None:
@@ -86,7 +105,7 @@ def compensate(values: Float32, factor: Factor, group: int, on_grid: OnGrid) -> 
     upper = factor.upper
     codes = np.empty((rows, inputs // group, group), np.float32)
     scale = np.empty((rows, inputs // group), np.float32)
-    left = np.ascontiguousarray(values.T)  # an input's weights side by side
+    left = np.ascontiguousarray(factor.shifted(values).T)  # an input's weights side by side
     for number in range(inputs // group):
         first, after = number * group, (number + 1) * group
         now, steps = left[first:after], np.diagonal(upper)[first:after]

@@ -26,6 +26,7 @@ def quantise_together(name: str, values: Float32, fmt: WeightFormat, count: int,
     Raises ``UnsupportedError`` as ``quant.int8.quantise`` does.
     """
     upper, order, cols = factor.upper, factor.order, values.shape[1]
+    values = factor.shifted(values)
     steps = np.diagonal(upper)
     importance = np.empty(cols, np.float32)
     importance[order] = np.square(1 / steps)
