@@ -1,12 +1,14 @@
 """Formats that compensate, with calibration text: closer to the source, for dense models, experts and latents."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from tests.calibration.test_forward import logits_of
 from tests.models.families import write_checkpoint
 
+from trimaran.base.errors import ConfigError
 from trimaran.checkpoint import open_checkpoint
 from trimaran.compress.codebook import Codebook
 from trimaran.compress.plan import Report
@@ -48,3 +50,13 @@ def test_parts_that_are_in_memory_one_at_a_time_change_next_to_nothing(
     assert done.unseen == 0
     assert np.square(parts - exact).sum() == pytest.approx(np.square(once - exact).sum(), rel=0.1)
     assert [path.name for path in (tmp_path / "parts").iterdir()] == [p.name for p in (tmp_path / "once").iterdir()]
+
+
+def test_a_disk_without_room_for_activations_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = write_checkpoint("llama3", tmp_path / "source")
+    plain = compressed(source, Int4(32), tmp_path / "plain", [])
+    usage = SimpleNamespace(free=plain.bytes_after + 1000)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
+    with pytest.raises(ConfigError, match="give less text with --calibrate"):
+        compressed(source, Int4(32), tmp_path / "small", TEXTS)
+    assert not (tmp_path / "small").exists()

@@ -8,7 +8,8 @@ its outputs closer.
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import shutil
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -16,9 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from trimaran.base.errors import CheckpointError
-from trimaran.calibration.forward import Forward, Weights
-from trimaran.calibration.on_disk import OnDisk
+from trimaran.base.errors import CheckpointError, ConfigError
+from trimaran.calibration.in_parts import Forwards
 from trimaran.calibration.texts import LENGTH, mixed, token_bytes
 from trimaran.calibration.weights import StreamedWeights
 from trimaran.compress.fill import Progress
@@ -27,7 +27,7 @@ from trimaran.compress.plan import Item, Report
 from trimaran.compress.recipe import CompensatingRecipe
 from trimaran.compress.shards import Shards
 from trimaran.compress.source import Source
-from trimaran.kernels.program import Experts, HeadLinear, Linear, Op, Program
+from trimaran.kernels.program import Experts, HeadLinear, Linear, Program
 from trimaran.kernels.step import Float32
 from trimaran.models.config import ModelConfig
 from trimaran.models.names import Part, text_name
@@ -54,20 +54,21 @@ def fill_calibrated(
     """Writes the matrices among ``items`` that the model's forward reads; returns the other items.
 
     ``texts`` have rows of token ids each, of which as many are taken as ``ON_DISK`` allows; some are held out. Their
-    activations lie in ``folder``. Raises ``CheckpointError`` on weights that are not finite, and as ``read_config``
-    does.
+    activations lie in ``folder``. Raises ``ConfigError`` when its disk is too small for them, ``CheckpointError`` on
+    weights that are not finite, and as ``read_config`` does.
     """
     cfg = read_config(source.checkpoint)
     program = build_program(cfg)
+    parts = _parts(program, texts)
+    _require_room(folder, 2 * token_bytes(program) * sum(len(row) for part in parts for row in part), done.bytes_after)
     wanted = {text_name(item.tensor.name): item for item in items if item.kept is None}
     report(0, done.bytes_after)
     with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as threads:
         exact = StreamedWeights(source.tensors, "safetensors", cfg, program, source.checkpoint.release)
         weights = _Compressing(source, cfg, program, wanted, recipe, shards, done, report, threads)
-        parts = _parts(program, texts)
         with (
-            closing(_Forwards(program, exact, parts, folder)) as before,
-            closing(_Forwards(program, weights, parts, folder)) as after,
+            closing(Forwards(program, exact, parts, folder)) as before,
+            closing(Forwards(program, weights, parts, folder)) as after,
         ):
             for op in before.body():
                 if isinstance(op, Linear) and weights.compresses(op.weight):
@@ -88,56 +89,13 @@ def _parts(program: Program, texts: Sequence[Sequence[Sequence[int]]]) -> list[l
     return [rows[at : at + step] for at in range(0, len(rows), step)]
 
 
-class _Forwards:
-    """Forwards of all parts of the texts, in step: a matrix is asked for once and kept until all had it."""
-
-    def __init__(
-        self, program: Program, weights: Weights, parts: Sequence[Sequence[Sequence[int]]], folder: Path
-    ) -> None:
-        self._weights = _Last(weights)
-        self._buffers = [OnDisk(folder) for _ in parts]
-        self._parts = [
-            Forward(program, self._weights, part, buffers) for part, buffers in zip(parts, self._buffers, strict=True)
-        ]
-
-    def body(self) -> Iterator[Op]:
-        return self._parts[0].body()
-
-    def inputs(self, op: Linear) -> Iterator[Float32]:
-        """What the op's matrix is about to be multiplied with, part by part."""
-        return (part.buffers[op.x] for part in self._parts)
-
-    def apply(self, op: Op) -> None:
-        for part in self._parts:
-            part.apply(op)
-        self._weights.drop()
-
-    def close(self) -> None:
-        for buffers in self._buffers:
-            buffers.close()
-
-
-class _Last:
-    """Weights, the last matrix of which is kept until it is dropped."""
-
-    def __init__(self, weights: Weights) -> None:
-        self._weights = weights
-        self._last: tuple[str, int, Float32] | None = None
-
-    def vector(self, name: str) -> Float32:
-        return self._weights.vector(name)
-
-    def table_rows(self, name: str, ids: Sequence[int]) -> Float32:
-        return self._weights.table_rows(name, ids)
-
-    def matrix(self, name: str, rows: slice, inputs: Float32) -> Float32:
-        if self._last is None or self._last[:2] != (name, rows.start):
-            self._last = None
-            self._last = name, rows.start, self._weights.matrix(name, rows, inputs)
-        return self._last[2]
-
-    def drop(self) -> None:
-        self._last = None
+def _require_room(folder: Path, activations: int, weights: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if activations + weights > free:
+        raise ConfigError(
+            f"{folder.parent} has {free / 1e9:.2f} GB free; the model takes {weights / 1e9:.2f} GB and activations"
+            f" for the text {activations / 1e9:.2f} GB more until it is done: give less text with --calibrate"
+        )
 
 
 class _Compressing(StreamedWeights):
