@@ -129,8 +129,11 @@ def test_answers_are_as_described(server: Running, document, mode):
 
 @pytest.mark.parametrize("mode", list(GenerationMode))
 def test_answers_of_encoders_are_as_described(encoder: Running, mode):
-    statuses = answered(encoder, encoder.http.get("/openapi.json").json(), mode)
-    for path in ("/v1/rerank", "/v1/score"):
+    document = encoder.http.get("/openapi.json").json()
+    own = ("/v1/embeddings", "/v1/rerank", "/v1/score")  # the others are those of any server
+    document["paths"] = {path: document["paths"][path] for path in own}
+    statuses = answered(encoder, document, mode)
+    for path in own[1:]:
         assert statuses[f"POST {path}", 400]
         assert statuses[f"POST {path}", 200] or mode is GenerationMode.NEGATIVE
 
