@@ -67,6 +67,10 @@ class Served:
                 values[name] += float(value)
         return values
 
+    def kill(self) -> None:
+        """Ends the server's process by SIGKILL; the engine's sees that and ends by itself."""
+        self._process.kill()
+
     @property
     def pid(self) -> int:
         """Of the server; the engine is its child."""
