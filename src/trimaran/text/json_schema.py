@@ -56,6 +56,11 @@ def passed_over(schema: Any) -> str | None:
     return None
 
 
+def format_pattern(name: Any) -> str | None:
+    """A regular expression for texts of a format, where we have one."""
+    return _FORMATS.get(name) if isinstance(name, str) else None
+
+
 def exact_schema(schema: Any) -> Any:
     """``schema``, whose ``date``, ``time`` and ``date-time`` have become patterns."""
     if isinstance(schema, list):

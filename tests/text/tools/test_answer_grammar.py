@@ -174,6 +174,8 @@ PARAMETERS = [
     ({"type": "integer", "maximum": 9}, "9", "10"),
     ({"$ref": "#/$defs/short"}, "abc", "abcd"),
     ({"anyOf": [{"$ref": "#/$defs/low"}, {"type": "null"}]}, "null", "30"),
+    ({"type": "string", "format": "date"}, "2028-02-29", "2027-02-29"),
+    ({"type": "string", "format": "date-time"}, "2027-02-28T23:59:59.5Z", "2027-02-28T24:00:00Z"),
     ({"type": "string", "maxLength": 1000}, "a" * 1000, "a" * 1001),
     ({"$ref": "#/$defs/low"}, "3", "30"),
     ({"type": "array", "items": {"$ref": "#/$defs/low"}}, "[3, 4]", "[3, 40]"),
@@ -205,10 +207,40 @@ def test_arguments_without_quotes_follow_the_schema(family, schema, good, bad):
     jsonschema.validate(arguments, parameters)
 
 
+@pytest.mark.parametrize("family", [QWEN3_CODER, GLM47], ids=label)
+@pytest.mark.parametrize("least", [None, 0, 1, 2, 3, 4])
+@pytest.mark.parametrize("most", [None, 4, 3, 2, 1])
+def test_as_many_arguments_as_the_schema_says(family, least, most):
+    names = ("a", "b", "c", "d")
+    limits = {"minProperties": least, "maxProperties": most}
+    limits = {key: value for key, value in limits.items() if value is not None}
+    parameters = {"type": "object", "properties": {name: {"type": "integer"} for name in names}, "required": ["c"]}
+    offered = (Offered("f", parameters | limits, True, "tools[0]"),)
+    if least is not None and most is not None and least > most:
+        with pytest.raises(RequestError, match="minProperties"):
+            grammar_of(family, offered=offered)
+        return
+
+    def call(written):
+        if family is GLM47:
+            inner = "".join(f"<arg_key>{name}</arg_key><arg_value>1</arg_value>" for name in written)
+            return f"<tool_call>f{inner}</tool_call>"
+        inner = "".join(f"<parameter={name}>\n1\n</parameter>\n" for name in written)
+        return f"<tool_call>\n<function=f>\n{inner}</function>\n</tool_call>"
+
+    for chosen in range(16):
+        written = [name for place, name in enumerate(names) if chosen >> place & 1]
+        valid = "c" in written and (least or 0) <= len(written) <= (4 if most is None else most)
+        assert allows(family, call(written), offered=offered) == valid, written
+
+
 @pytest.mark.parametrize(
     ("parameters", "named"),
     [
-        ({"properties": {"a": {"type": "string", "format": "date"}}}, "format"),
+        ({"properties": {"a": {"type": "string", "format": "email"}}}, "format"),
+        ({"properties": {"a": {"type": "string", "format": "date", "maxLength": 3}}}, "format"),
+        ({"properties": {"a": {}, "b": {}}, "required": ["a", "b"], "maxProperties": 1}, "maxProperties"),
+        ({"properties": {"a": {}}, "minProperties": 1e999}, "minProperties"),
         ({"properties": {"a": {"type": "string", "pattern": "a$b"}}}, "pattern"),
         ({"properties": {"a": {"type": "string", "maxLength": 100_000}}}, "length"),
         ({"properties": {"a\n": {"type": "string"}}}, "called"),

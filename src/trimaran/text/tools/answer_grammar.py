@@ -177,8 +177,7 @@ class _Writer:
                 f" {arguments.json()} {lark.literal(shape.after)}"
             )
         begin, name = lark.literal(shape.before), lark.plain(offered.name)
-        tagged = " ".join(arguments.tagged(shape))
-        return f"{begin} {name} {lark.literal(shape.between)} {tagged} {lark.literal(shape.after)}"
+        return f"{begin} {name} {lark.literal(shape.between)} {arguments.tagged(shape)} {lark.literal(shape.after)}"
 
     def _answer(self, answer: Grammar) -> str:
         """What the answer must be where it calls nothing."""

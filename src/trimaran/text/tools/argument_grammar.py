@@ -2,8 +2,10 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from math import ceil, floor
 from typing import Any
 
+from trimaran.text.json_schema import format_pattern
 from trimaran.text.tools.annotations import without_annotations
 from trimaran.text.tools.argument_types import argument_types, json_value, resolved
 from trimaran.text.tools.formats import TaggedCall
@@ -13,10 +15,11 @@ from trimaran.text.tools.schema_check import refusal
 
 ROOT = "#/$defs/arguments"  # where a function's schema stands when a part of it is looked at
 MAX_LENGTH = 1000  # of a text with a limit: following a longer count takes more than a matcher may
+_COUNTS = ("minProperties", "maxProperties")
 _OBJECT = frozenset(
-    ("type", "properties", "required", "additionalProperties", "$defs", "definitions", "$schema", "$id")
+    ("type", "properties", "required", "additionalProperties", "$defs", "definitions", "$schema", "$id", *_COUNTS)
 )
-_STRING = frozenset(("type", "enum", "const", "minLength", "maxLength", "pattern"))
+_STRING = frozenset(("type", "enum", "const", "minLength", "maxLength", "pattern", "format"))
 _LOOSE = frozenset(("type", "anyOf"))
 _TYPE = frozenset(("type",))
 _FIRST = {"object": r"\{", "array": r"\[", "number": "0-9-", "integer": "0-9-"}  # what JSON of a type begins with
@@ -65,17 +68,44 @@ class ArgumentGrammar:
         }
         return self._lark.json(schema, self._options)
 
-    def tagged(self, call: TaggedCall) -> Iterator[str]:
-        """Each argument in the order of the schema, with its marks."""
+    def tagged(self, call: TaggedCall) -> str:
+        """The arguments in the order of the schema, each with its marks."""
         self._only(self._parameters, _OBJECT, "")
+        return self._counted(list(self._arguments(call)))
+
+    def _arguments(self, call: TaggedCall) -> Iterator[tuple[str, bool]]:
+        """A rule for each argument that can be written, and whether it is required."""
         required = self._parameters.get("required")
         needed = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
         for name in (*self._properties, *(name for name in needed if name not in self._properties)):
             if name != name.strip() or "\n" in name or any(parts_of(key)[0] in name for key, _ in call.keys):
                 self._refuse(f"an argument called {name!r:.80}")
                 continue
-            one = self._lark.rule(self._argument(call, name))
-            yield one if name in needed else one + "?"
+            yield self._lark.rule(self._argument(call, name)), name in needed
+
+    def _counted(self, arguments: list[tuple[str, bool]]) -> str:
+        """Those that are required and any of the others, as many as the schema says."""
+        all_, needed = len(arguments), sum(required for _, required in arguments)
+        low, high = (self._parameters.get(key) for key in _COUNTS)
+        least = max(needed, ceil(min(all_ + 1, low))) if isinstance(low, int | float) else needed
+        most = floor(max(-1, min(all_, high))) if isinstance(high, int | float) else all_
+        if least > most:
+            self._refuse(f"{' and '.join(_COUNTS)} for {all_} arguments of which {needed} are required")
+        if least > most or (least == needed and most == all_):
+            return " ".join(one if required else one + "?" for one, required in arguments)
+        top = least if most == all_ else most + 1  # so many or more: it makes no difference
+        after: list[str | None] = ["" if least <= count <= most else None for count in range(top + 1)]
+        for place in range(all_ - 1, -1, -1):  # what may follow where so many have been written
+            one, required = arguments[place]
+            before: list[str | None] = []
+            for count in range(min(place, top) + 1):
+                ways = [] if (rest := after[min(count + 1, top)]) is None else [f"{one} {rest}"]
+                if not required and (rest := after[count]) is not None:
+                    ways.append(rest or '""')
+                before.append(self._lark.rule(either(ways)) if ways else None)
+            after = before
+        assert after[0] is not None, "some number of arguments is allowed"
+        return after[0]
 
     def _argument(self, call: TaggedCall, name: str) -> str:
         lark = self._lark
@@ -151,6 +181,12 @@ class ArgumentGrammar:
     def _pattern(self, schema: Mapping[str, Any], where: str) -> str | None:
         """A regular expression for a string that ``schema`` limits."""
         pattern, least, most = schema.get("pattern"), schema.get("minLength", 0), schema.get("maxLength")
+        if (form := schema.get("format")) is not None:
+            of_form = format_pattern(form)
+            if of_form is None or pattern is not None or least or most is not None:
+                self._refuse(f"{where}format {form!r:.80}{'' if of_form is None else ' together with other limits'}")
+            else:
+                return of_form
         if isinstance(pattern, str):
             if least or most is not None:
                 self._refuse(f"{where}pattern together with a length")
