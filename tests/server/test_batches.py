@@ -207,7 +207,7 @@ def test_a_batch_is_cancelled(slow: Running) -> None:
 
 def test_a_batch_expires(slow: Running) -> None:
     with client_of(slow) as client:
-        made = begun(client, texts(1) + texts(4, max_tokens=1500)[1:], completion_window="2s")
+        made = begun(client, texts(1) + texts(4, max_tokens=1500)[1:], completion_window="3s")
         batch = ended(client, made.id)
         assert (batch.status, batch.request_counts.completed, batch.request_counts.failed) == ("expired", 1, 3)
         assert batch.expired_at >= batch.expires_at
@@ -218,7 +218,7 @@ def test_a_batch_expires(slow: Running) -> None:
 def test_other_requests_go_first(slow: Running) -> None:
     """Both places are taken by lines that run for long: a request does not wait for either to end."""
     with client_of(slow) as client:
-        made = begun(client, texts(4, max_tokens=120))
+        made = begun(client, texts(3, max_tokens=300))
         until(client, made.id, lambda _: slow.metric("trimaran_sequences_running") == 2)
         answer = client.completions.create(model=NAME, prompt="now", max_tokens=4, extra_body={"ignore_eos": True})
         assert answer.usage is not None
@@ -226,11 +226,11 @@ def test_other_requests_go_first(slow: Running) -> None:
         assert client.batches.retrieve(made.id).request_counts.completed == 0
         eventually(lambda: slow.metric("trimaran_preemptions_total") >= 1)
         batch = ended(client, made.id)
-        assert batch.request_counts.completed == 4
+        assert batch.request_counts.completed == 3
         assert slow.metric("trimaran_request_seconds_count") == 1, "how long lines take is no measure of a server"
         lines = results(client, batch.output_file_id)
         answers = {one["custom_id"]: one["response"]["body"]["choices"] for one in lines}
-        for asked in texts(4, max_tokens=120)[1:2]:
+        for asked in texts(3, max_tokens=300)[1:2]:
             assert answers[asked["custom_id"]] == slow.http.post(TEXT, json=asked["body"]).json()["choices"]
 
 
@@ -268,8 +268,7 @@ def test_limits_of_a_tenant_hold_lines_back_and_leave_it_its_requests(byte_model
     keys.chmod(0o600)
     with running(byte_model, null=SLOW, api_key_file=str(keys)) as server, client_of(server, "one") as client:
         made = begun(client, texts(3, max_tokens=40))
-        until(client, made.id, lambda _: server.metric("trimaran_sequences_running", "one") >= 1)
-        assert server.metric("trimaran_batch_requests_running", "one") == 1
+        until(client, made.id, lambda _: server.metric("trimaran_batch_requests_running", "one") == 1)
         client.completions.create(model=NAME, prompt="now", max_tokens=2)
         assert ended(client, made.id).request_counts.completed == 3
 
@@ -284,10 +283,9 @@ def test_tenants_take_turns(byte_model: Path, tmp_path: Path) -> None:
         client_of(server, "one") as alice,
         client_of(server, "two") as bob,
     ):
-        first, second = (begun(alice, texts(6, max_tokens=30)) for _ in range(2))
+        first, second = (begun(alice, texts(count, max_tokens=12)) for count in (60, 1))
         until(alice, second.id, lambda batch: batch.status == "in_progress")
-        others = begun(bob, texts(2, max_tokens=30))
+        others = begun(bob, texts(2, max_tokens=12))
         ended(bob, others.id)
-        assert alice.batches.retrieve(first.id).request_counts.completed < 6
+        assert alice.batches.retrieve(first.id).request_counts.completed < 60
         assert alice.batches.retrieve(second.id).request_counts.completed == 0
-        assert ended(alice, second.id).completed_at >= ended(alice, first.id).completed_at
