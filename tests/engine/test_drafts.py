@@ -90,7 +90,7 @@ def test_the_more_share_a_step_the_more_must_be_right() -> None:
 def test_a_sequence_whose_drafts_fail_rests_each_time_longer() -> None:
     drafter, text = Drafter(8), [8, 1, 2, 3]
     ends = []
-    for token in range(10, 10 + 20 * LONGEST_REST):
+    for token in range(10, 10 + LONGEST_REST):
         if drafted(drafter, text):
             for _ in range(6):
                 drafter.judge(1, 0)
