@@ -162,6 +162,16 @@ def test_a_decode_worker_that_dies_after_the_first_token_ends_the_answer(byte_mo
         assert_at_rest(server)
 
 
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_a_request_that_comes_while_a_worker_is_started_anew_waits_for_it(byte_model, monkeypatch, role):
+    monkeypatch.setattr(restarts, "FIRST_PAUSE", 0.5)
+    with pooled(byte_model, SLOW) as server, client_of(server) as client:
+        server.worker(role).kill()
+        eventually(lambda: server.http.get("/ready").status_code == 503)
+        assert complete(client, "Hi").choices[0].text
+        assert_at_rest(server)
+
+
 def test_a_prefill_worker_that_dies_does_not_disturb_answers(byte_model, monkeypatch):
     monkeypatch.setattr(restarts, "FIRST_PAUSE", 0.1)
     with pooled(byte_model, SLOW) as server, client_of(server) as client:

@@ -25,6 +25,7 @@ class Link:
 
     def __init__(self) -> None:
         self.up = True
+        self.returning = False
         self.deviated = False
         self.distrusted: list[str] = []
         self.sent: list[Any] = []
@@ -55,11 +56,20 @@ class Link:
         self._listeners[message.id].hear([message])
 
     def die(self) -> None:
-        self.up = False
+        self.up, self.returning = False, True
         listeners, self._listeners = self._listeners, {}
         for listener in listeners.values():
             listener.fail(errors.EngineDiedError("it died"))
         self.changed()
+
+    def rise(self) -> None:
+        """There is a new process."""
+        self.up, self.returning = True, False
+        self.changed()
+
+    def give_up(self) -> None:
+        self.returning = False
+        self.lost.set_result(errors.EngineDiedError("for good"))
 
     def deviate(self) -> None:
         self.up, self.deviated = False, True
@@ -254,12 +264,43 @@ async def test_a_client_that_leaves_is_forgotten():
     await setting.router.stop(0)
 
 
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+async def test_what_comes_while_the_last_worker_of_a_pool_is_started_anew_waits_for_it(role):
+    setting = Setting()
+    worker = getattr(setting, role)[0]
+    worker.die()
+    assert setting.router.trouble() == f"the {role} pool has no worker: it is down"
+    setting.submit("a")
+    assert setting.decode[0].sent == []
+    worker.rise()
+    assert setting.admit().id == "a"
+    await setting.router.stop(0)
+
+
+async def test_what_waits_for_a_new_worker_does_so_up_to_the_deadline_of_the_queue(monkeypatch):
+    monkeypatch.setattr(routing, "WATCH_SECONDS", 0.01)
+    setting = Setting(deadlines=Deadlines(queue=0.05, admission=60, handoff=60))
+    setting.prefill[0].die()
+    setting.submit("a")
+    await until(lambda: setting.client.heard)
+    assert (setting.client.heard[0].id, setting.client.heard[0].kind) == ("a", "EngineDiedError")
+    assert "the prefill pool has no worker" in setting.client.heard[0].message
+    await setting.router.stop(0)
+
+
+async def test_a_pool_whose_workers_are_not_trusted_takes_nothing():
+    setting = Setting()
+    setting.decode[0].deviate()
+    with pytest.raises(errors.EngineDiedError, match="the decode pool has no worker"):
+        setting.submit("a")
+    await setting.router.stop(0)
+
+
 async def test_a_pool_without_workers_takes_nothing():
     setting = Setting()
     setting.prefill[0].die()
-    assert setting.router.trouble() == "the prefill pool has no worker: it is down"
+    setting.prefill[0].give_up()
     with pytest.raises(errors.EngineDiedError, match="the prefill pool"):
         setting.submit("a")
-    setting.prefill[0].lost.set_result(errors.EngineDiedError("for good"))
     assert str(await asyncio.wait_for(setting.router.lost, 5)) == "for good"
     await setting.router.stop(0)

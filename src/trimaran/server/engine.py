@@ -61,7 +61,10 @@ class Backend(Protocol):
     lost: asyncio.Future[errors.TrimaranError]  # set when it is gone for good
 
     def submit(self, requests: Iterable[Submit], listener: Listener[Tokens | Failed]) -> None:
-        """Sends requests whose messages go to ``listener``; raises ``EngineDiedError`` while nothing can run them."""
+        """Sends requests whose messages go to ``listener``; raises ``EngineDiedError`` while nothing can run them.
+
+        Pools wait for a worker that is being started anew.
+        """
         ...
 
     def cancel(self, ids: Iterable[str]) -> None:
@@ -120,6 +123,11 @@ class EngineLink:
     def up(self) -> bool:
         """Whether there is a process that is trusted."""
         return self.process is not None and not self._deviated
+
+    @property
+    def returning(self) -> bool:
+        """Whether there is no process and a new one is being started, which nobody knows to be doubtful."""
+        return self.process is None and not (self._deviated or self._stopping or self.lost.done())
 
     @property
     def deviated(self) -> bool:

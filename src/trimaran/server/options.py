@@ -208,7 +208,7 @@ class ServeOptions:
     )
     pool_self_test: bool = option(True, "hold a prompt that went through both pools against one worker's, at the start")
     timeout_queue: Seconds = option(
-        300.0, "seconds that a request may wait for workers of both pools before it gets 429", metavar="SECONDS"
+        300.0, "seconds that a request may wait for workers of both pools before it is refused", metavar="SECONDS"
     )
     timeout_handoff: Seconds = option(
         60.0, "seconds for a prompt to be computed and handed over, with pools", metavar="SECONDS"

@@ -1,8 +1,8 @@
 """Runs requests over two pools: prompts on workers that prefill, answers on workers that decode.
 
-A request waits here until a worker of each pool has room for it. Then the decode worker takes pages for its prompt, the
-prefill worker gets the prompt with the ticket for them, and from the first token on everything comes from the decode
-worker: one stream, in one order. Each stage has a deadline.
+A request waits here until a worker of each pool has room for it, also while a pool's last worker is started anew. Then
+the decode worker takes pages for its prompt, the prefill worker gets the prompt with the ticket for them, and from the
+first token on everything comes from the decode worker: one stream, in one order. Each stage has a deadline.
 
 When an attempt fails before its first token (a worker died, a transfer broke), the request has another one, under
 another transfer id. After the first token there is none: what has been said cannot be taken back.
@@ -121,7 +121,7 @@ class Router:
 
     def submit(self, requests: Iterable[Submit], listener: Listener[Tokens | Failed]) -> None:
         for pool in (self.prefill, self.decode):
-            if not any(worker.link.up for worker in pool.workers):
+            if not pool.worth_waiting():
                 raise errors.EngineDiedError(pool.trouble() or f"the {pool.role} pool has no worker")
         until = time.monotonic() + self._deadlines.queue
         for request in requests:

@@ -65,6 +65,10 @@ class Pool:
     def name_of(self, worker: int) -> str:
         return f"{self.role} worker {worker}"
 
+    def worth_waiting(self) -> bool:
+        """Whether there is a worker that may take requests, now or when it has been started anew."""
+        return any(worker.link.up or worker.link.returning for worker in self.workers)
+
     def trouble(self) -> str | None:
         """Why no worker can do anything, or ``None``."""
         troubles = [worker.link.trouble() for worker in self.workers]
