@@ -220,9 +220,10 @@ def worker(tmp_path, monkeypatch):
     return make
 
 
-async def test_a_crash_at_start_shows_its_last_lines(worker):
-    process = EngineProcess({}, module=worker("crashes"))
-    with pytest.raises(EngineDiedError, match="code 1\n  first\n  out of luck"):
+@pytest.mark.parametrize(("name", "who"), [(None, "process"), ("decode-1", "process decode-1")])
+async def test_a_crash_at_start_says_whose_and_shows_its_last_lines(worker, name, who):
+    process = EngineProcess({}, module=worker("crashes"), name=name)
+    with pytest.raises(EngineDiedError, match=f"the engine {who} exited with code 1\n  first\n  out of luck"):
         await process.start(60)
 
 

@@ -38,15 +38,20 @@ KILL_GRACE = 2.0  # seconds between asking and SIGTERM, and between SIGTERM and 
 
 @dataclass(frozen=True)
 class Exit:
-    """How a worker ended: its exit code (negative: the signal that killed it) and its last lines of standard error."""
+    """How a worker ended: its exit code (negative: the signal that killed it) and its last lines of standard error.
+
+    ``name`` is the worker's, empty where it has none.
+    """
 
     code: int
     stderr: tuple[str, ...]
+    name: str = ""
 
     def error(self) -> errors.EngineDiedError:
         how = f"was killed by {signal.Signals(-self.code).name}" if self.code < 0 else f"exited with code {self.code}"
         said = "".join(f"\n  {line}" for line in self.stderr)
-        return errors.EngineDiedError(f"the engine process {how}{said}")
+        who = f"the engine process {self.name}".rstrip()
+        return errors.EngineDiedError(f"{who} {how}{said}")
 
 
 class EngineProcess:
@@ -203,7 +208,7 @@ class EngineProcess:
         await asyncio.wait({relay}, timeout=1.0)  # a grandchild may hold the pipe open
         relay.cancel()
         await line.drain(DRAIN_SECONDS)
-        return Exit(code, tuple(tail))
+        return Exit(code, tuple(tail), *self._name)
 
     async def _kill(self) -> None:
         """SIGTERM, then SIGKILL; returns when the process is gone and reaped."""
