@@ -7,13 +7,13 @@ import openai
 import pytest
 
 from trimaran.base.errors import ConfigError
+from trimaran.kernels.null import NullModel
 from trimaran.server.openai.responses_schema import ResponsesRequest
 from trimaran.server.response_store import MOST_BYTES, ResponseStore, Stored
 
-from .byte_model import END, START
+from .byte_model import VOCAB
 from .running import NAME, Running, eventually, running
 
-TEXT = {str(START): -100, str(END): -100}
 TOOL = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {"at": {"type": "string"}}}}
 
 
@@ -140,6 +140,32 @@ def test_the_background(byte_model: Path) -> None:
         with pytest.raises(openai.BadRequestError, match="has not ended"):
             client.responses.cancel(begun.id)
         eventually(lambda: server.metric("trimaran_sequences_running") == 0)
+
+
+def test_what_runs_in_the_background_can_be_cut_short_and_forgotten(byte_model: Path) -> None:
+    with (
+        running(byte_model, null=NullModel(vocab=VOCAB, context=2048, step_seconds=0.005)) as server,
+        openai.OpenAI(base_url=server.url + "/v1", api_key="x", max_retries=0) as client,
+    ):
+        for forget in (False, True):
+            said = server.metric("trimaran_inter_token_seconds_count")
+            begun = create(client, "long", background=True, max_output_tokens=1900)
+            assert [item.content for item in client.responses.input_items.list(begun.id).data] == ["long"]
+            with pytest.raises(openai.BadRequestError, match="has not ended") as error:
+                create(client, "more", previous_response_id=begun.id)
+            assert error.value.param == "previous_response_id"
+            eventually(lambda said=said: server.metric("trimaran_inter_token_seconds_count") > said)
+            if forget:
+                client.responses.delete(begun.id)
+                with pytest.raises(openai.NotFoundError):
+                    client.responses.retrieve(begun.id)
+            else:
+                cancelled = client.responses.cancel(begun.id)
+                assert client.responses.retrieve(begun.id).to_dict() == cancelled.to_dict()
+                assert cancelled.status == "cancelled"
+                assert [item.status for item in cancelled.output] == ["incomplete"]
+                assert 2 <= cancelled.usage.output_tokens < 1900
+            eventually(lambda: server.metric("trimaran_sequences_running") == 0)
 
 
 @pytest.mark.parametrize(

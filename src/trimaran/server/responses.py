@@ -34,13 +34,24 @@ class ResponseNotFoundError(errors.ModelNotFoundError):
     code = "response_not_found"
 
 
-@dataclass
+class _ClientEndedError(TrimaranError):
+    """Whoever asked for a background response no longer wants it."""
+
+
+@dataclass(frozen=True)
 class _Background:
-    """A response that is being made while nobody waits."""
+    """A response that is being made while nobody waits; ``task`` ends once it is stored."""
 
     tenant: str
     shown: responses.Response
-    task: "asyncio.Task[None] | None" = None
+    items: list[Item]
+    run: Run
+    task: asyncio.Task[None]
+
+    async def end(self) -> None:
+        """Ends the run if it has not ended. The response is stored after that, cancelled or complete."""
+        self.run.fail(_ClientEndedError("the response was cancelled"))
+        await asyncio.wait({self.task})
 
 
 class Responses:
@@ -90,16 +101,18 @@ class Responses:
             if request.query_params.get("stream", "false") != "false":
                 raise RequestError("a response cannot be streamed once it has begun", param="stream")
             tenant: Tenant = request.scope[TENANT]
-            running = self._background.get(response_id)
-            if running is not None and running.tenant == tenant.name:
+            if (running := self._running(response_id, tenant)) is not None:
                 return _json(running.shown)
             stored = await self._stored(response_id, tenant)
             return HttpResponse(stored.response, media_type="application/json")
 
         @api.get("/v1/responses/{response_id}/input_items")
         async def list_input_items(request: Request, response_id: str) -> HttpResponse:
-            stored = await self._stored(response_id, request.scope[TENANT])
-            items = msgspec.json.decode(stored.input)
+            tenant: Tenant = request.scope[TENANT]
+            if (running := self._running(response_id, tenant)) is not None:
+                items = running.items
+            else:
+                items = msgspec.json.decode((await self._stored(response_id, tenant)).input)
             data = [{"id": f"item_{number}", **item} for number, item in enumerate(items)]
             ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]}
             return _json({"object": "list", "data": data, "has_more": False, **ends})
@@ -107,20 +120,19 @@ class Responses:
         @api.post("/v1/responses/{response_id}/cancel")
         async def cancel_response(request: Request, response_id: str) -> HttpResponse:
             tenant: Tenant = request.scope[TENANT]
-            running = self._background.get(response_id)
-            if running is None or running.tenant != tenant.name:
+            if (running := self._running(response_id, tenant)) is None:
                 await self._stored(response_id, tenant)
                 raise RequestError(
                     "only a background response that has not ended can be cancelled", param="response_id"
                 )
-            assert running.task is not None
-            running.task.cancel()
-            await asyncio.wait({running.task})
+            await running.end()
             return HttpResponse((await self._stored(response_id, tenant)).response, media_type="application/json")
 
         @api.delete("/v1/responses/{response_id}")
         async def delete_response(request: Request, response_id: str) -> HttpResponse:
             tenant: Tenant = request.scope[TENANT]
+            if (running := self._running(response_id, tenant)) is not None:
+                await running.end()
             if not await asyncio.to_thread(self._store.delete, response_id, tenant.name):
                 raise _missing(response_id)
             return _json({"id": response_id, "object": "response", "deleted": True})
@@ -138,10 +150,17 @@ class Responses:
         """What the answer goes on from: what came before the response that is named, that, and the input."""
         if body.previous_response_id is None:
             return body.items()
+        if self._running(body.previous_response_id, tenant) is not None:
+            why = f"response {body.previous_response_id!r:.80} has not ended; go on from it once it has"
+            raise RequestError(why, param="previous_response_id")
         stored = await self._stored(body.previous_response_id, tenant, param="previous_response_id")
         before: list[Item] = msgspec.json.decode(stored.input)
         answered: list[Item] = msgspec.json.decode(stored.response)["output"]
         return [*before, *answered, *body.items()]
+
+    def _running(self, response_id: str, tenant: Tenant) -> _Background | None:
+        running = self._background.get(response_id)
+        return running if running is not None and running.tenant == tenant.name else None
 
     async def _stored(self, response_id: str, tenant: Tenant, param: str = "response_id") -> Stored:
         stored = await asyncio.to_thread(self._store.get, response_id, tenant.name)
@@ -161,27 +180,28 @@ class Responses:
         """Admits the run, and has it answered while the client does something else."""
         entered = await run.__aenter__()
         shown = responses.frame(body, identity, "in_progress")
-        background = self._background[identity.id] = _Background(tenant.name, shown)
 
         async def work() -> None:
-            status: str | None = None
             try:
                 try:
                     await entered.deliver(lambda pieces: _feed(answering, pieces), _nothing)
                 finally:
                     await entered.__aexit__(None, None, None)
-                result = answering.response(status)
-            except asyncio.CancelledError:
-                result = answering.response("cancelled")
+                result = answering.response()
+            except (asyncio.CancelledError, _ClientEndedError):
+                result = answering.cut_short("cancelled")
             except Exception as error:
                 if not isinstance(error, TrimaranError):
                     log.exception("a background response failed")
                 said = errors.answer(error).error
-                result = answering.response("failed") | {"error": {"code": said.code, "message": said.message}}
-            await asyncio.shield(self.keep(result, items, body, tenant))
-            del self._background[identity.id]
+                result = answering.cut_short("failed") | {"error": {"code": said.code, "message": said.message}}
+            try:
+                await asyncio.shield(self.keep(result, items, body, tenant))
+            finally:
+                del self._background[identity.id]
 
-        background.task = asyncio.create_task(work())
+        task = asyncio.create_task(work())
+        self._background[identity.id] = _Background(tenant.name, shown, items, entered, task)
         return shown
 
 

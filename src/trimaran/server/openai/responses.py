@@ -118,17 +118,27 @@ class Answering:
             events += self._output.finish("incomplete" if piece.finish == "length" else "completed")
         return events
 
-    def response(self, status: str | None = None) -> Response:
-        """As it is now; ``status`` None: as it has ended."""
+    def begun(self) -> Response:
+        """As it is before anything has been said."""
+        return frame(self._request, self._identity, "in_progress")
+
+    def response(self) -> Response:
+        """As it has ended."""
         cut = self._reason == "length"
-        body = frame(self._request, self._identity, status or ("incomplete" if cut else "completed"))
-        body["output"] = [_copy(item) for item in self._output.items]
-        if status is None:
-            body["usage"] = self._usage()
-            body["incomplete_details"] = {"reason": "max_output_tokens"} if cut else None
-            if self._malformed is not msgspec.UNSET:
-                body["malformed_tool_calls"] = self._malformed
+        body = self._ended("incomplete" if cut else "completed")
+        body["incomplete_details"] = {"reason": "max_output_tokens"} if cut else None
+        if self._malformed is not msgspec.UNSET:
+            body["malformed_tool_calls"] = self._malformed
         return body
+
+    def cut_short(self, status: str) -> Response:
+        """As far as it came, when it ends before the model has ended it: cancelled or failed."""
+        self._output.finish("incomplete")
+        return self._ended(status)
+
+    def _ended(self, status: str) -> Response:
+        body = frame(self._request, self._identity, status)
+        return body | {"output": [_copy(item) for item in self._output.items], "usage": self._usage()}
 
     def _usage(self) -> dict[str, Any]:
         thoughts = 0 if self._reader is None else self._reader.thought_tokens
@@ -157,7 +167,7 @@ class Events:
         events = self._answering.feed(piece)
         if not self._begun:
             self._begun = True
-            begun = self._answering.response("in_progress") | {"output": []}
+            begun = self._answering.begun()
             events = [{"type": f"response.{kind}", "response": begun} for kind in ("created", "in_progress")] + events
         return b"".join(map(self._encode, events))
 
