@@ -19,6 +19,7 @@ from trimaran.engine.encoder import Encoder
 from trimaran.engine.load import load_any
 from trimaran.server.assembly import load_text
 from trimaran.server.options import ServeOptions
+from trimaran.server.scoring import cosines as exact_cosines
 
 from .batching import begun, client_of, ended, line, results
 from .running import NAME, Running, running, serving
@@ -120,6 +121,15 @@ def test_ranks_are_by_cosine(vectors: Running) -> None:
         assert each["relevance_score"] == pytest.approx(wanted[each["index"]], abs=1e-6)
     read = {QUERY, *DOCUMENTS}  # each once, with two control tokens
     assert answer["usage"]["prompt_tokens"] == answer["usage"]["total_tokens"] == sum(len(t.split()) + 2 for t in read)
+
+
+def test_no_cosine_is_beyond_one() -> None:
+    rows = np.random.default_rng(0).standard_normal((100, 64), np.float32)
+    both = np.concatenate([rows, -rows])
+    same = exact_cosines(both, [(row, row) for row in range(100)])
+    opposite = exact_cosines(both, [(row, row + 100) for row in range(100)])
+    assert same == [-cosine for cosine in opposite]
+    assert 0.999999 < min(same) <= max(same) <= 1
 
 
 @pytest.mark.parametrize("path", ["/rerank", "/v2/rerank"])

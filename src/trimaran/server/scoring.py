@@ -79,7 +79,8 @@ def cosines(rows: "Float32", pairs: Sequence[tuple[int, int]]) -> list[float]:
 
     wide = rows.astype(np.float64)
     wide /= np.maximum(np.sqrt((wide * wide).sum(1, keepdims=True)), 1e-12)
-    return [float((wide[one] * wide[other]).sum()) for one, other in pairs]
+    exact = (float((wide[one] * wide[other]).sum()) for one, other in pairs)
+    return [min(1.0, max(-1.0, cosine)) for cosine in exact]  # rounding may take it a little further
 
 
 def sigmoid(logit: float) -> float:
