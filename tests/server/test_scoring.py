@@ -221,7 +221,7 @@ def test_a_model_may_say_that_its_logits_are_its_scores(tmp_path: Path, logits: 
         ({"query": ["w1"], "documents": ["w1"]}, "query", "invalid_type"),
         ({"query": "w1", "documents": ["w1"], "top_n": -1}, "top_n", "invalid_type"),
         ({"query": LONG, "documents": ["w1"]}, "query", "context_length_exceeded"),
-        ({"query": "w1", "documents": ["w1", LONG]}, "documents", "context_length_exceeded"),
+        ({"query": "w1", "documents": ["w1", LONG]}, "documents[1]", "context_length_exceeded"),
         ({"query": "w1", "documents": ["w1"], "truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "invalid_value"),
         ({"query": "w1", "documents": ["w1"], "truncate_prompt_tokens": 2}, "truncate_prompt_tokens", "invalid_value"),
         ({"query": "w1", "documents": ["w1"], "truncate_prompt_tokens": 161}, "truncate_prompt_tokens", None),
@@ -256,6 +256,7 @@ def test_a_pair_that_is_too_long_is_refused(pairs: Running) -> None:
     answer = post(pairs, "/v1/rerank", query=halves[0], documents=["w1", halves[1]])
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "context_length_exceeded")
     assert "documents[1] with query has 183 tokens" in answer.json()["error"]["message"]
+    assert answer.json()["error"]["param"] == "documents[1]"
     answer = post(pairs, "/v1/rerank", query="w1", documents=["w1"], truncate_prompt_tokens=3)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "truncate_prompt_tokens")
 

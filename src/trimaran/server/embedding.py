@@ -86,7 +86,7 @@ class EmbeddingPlane(Admission):
 
     def require_fits(self, name: str, tokens: list[int]) -> None:
         """Raises ``RequestError`` unless the model can read ``tokens``, a text that the request calls ``name``."""
-        param = name.partition("[")[0].partition(" ")[0]
+        param = name.partition(" ")[0]  # of a pair, the second text
         if not tokens:
             raise errors.RequestError(f"{name} has no tokens", param=param)
         if len(tokens) > self.limits.context:
