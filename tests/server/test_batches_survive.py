@@ -62,7 +62,10 @@ def test_a_server_that_is_killed_goes_on(byte_model: Path, tmp_path: Path) -> No
             assert one["response"]["body"]["choices"] == alone["choices"]
 
 
-def test_a_server_that_stops_does_not_wait_for_lines(byte_model: Path, tmp_path: Path) -> None:
+def test_a_server_that_stops_does_not_wait_for_lines(
+    byte_model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     lines = texts(4, max_tokens=1500)
     with running(byte_model, null=SLOW, files_dir=str(tmp_path), batch_concurrency=2) as server:
         with client_of(server) as client:
@@ -70,6 +73,7 @@ def test_a_server_that_stops_does_not_wait_for_lines(byte_model: Path, tmp_path:
             until(client, made.id, lambda _: server.metric("trimaran_sequences_running") == 2)
         server.stop()
         assert server.join() == 0
+    assert "stopping: no request is running" in caplog.messages
     with sqlite3.connect(tmp_path / "state.sqlite") as db:
         assert db.execute("SELECT COUNT(*) FROM answers").fetchone() == (0,)
     db.close()

@@ -69,14 +69,18 @@ class Admission:
         return len(self._runs)
 
     def before_drain(self, end: Callable[[], Awaitable[None]]) -> None:
-        """Has ``drain`` await ``end`` first, which ends requests that nobody waits for."""
+        """Has ``close`` await ``end``, which ends requests that nobody waits for."""
         self._work = end
 
-    async def drain(self, deadline: float) -> int:
-        """Admits nothing more, waits up to ``deadline`` seconds, ends what still runs; returns how much that was."""
+    async def close(self) -> None:
+        """Admits nothing more, and ends what nobody waits for. Idempotent."""
         self._draining = True
         if self._work is not None:
             await self._work()
+
+    async def drain(self, deadline: float) -> int:
+        """Closes, waits up to ``deadline`` seconds, ends what still runs; returns how much that was."""
+        await self.close()
         try:
             async with asyncio.timeout(deadline):
                 await self._idle.wait()

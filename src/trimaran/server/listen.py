@@ -103,6 +103,7 @@ async def serve_until_stopped(
         if link.lost.done():
             log.error("%s", link.lost.result())
         elif first.done():
+            await plane.close()
             if plane.running:
                 log.info(
                     "stopping: running requests (%d) have %g s to finish; a second signal ends them now",
