@@ -82,6 +82,18 @@ def test_a_body_is_as_long_as_that_of_a_request_at_most(tmp_path: Path) -> None:
     assert (finding.code, finding.line) == ("body_too_large", 1)
 
 
+@pytest.mark.parametrize("name", ["custom_id", "method", "url", "body"])
+def test_a_field_that_a_line_has_twice_is_found(tmp_path: Path, name: str) -> None:
+    text = json.dumps(LINE)[:-1] + f', "{name}": {json.dumps(LINE[name])}}}'
+    _, [finding] = check(write(tmp_path / "a", text.encode()), RULES)
+    assert (finding.code, finding.param, finding.line) == ("invalid_json_line", name, 1)
+
+
+def test_a_body_may_have_fields_of_the_same_names(tmp_path: Path) -> None:
+    body = {"model": "model", "url": 1, "body": {"method": "x"}}
+    assert check(write(tmp_path / "a", {**LINE, "body": body}), RULES) == (1, [])
+
+
 @given(st.binary(max_size=200) | st.builds(lambda value: json.dumps(value).encode(), st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3)

@@ -3,8 +3,10 @@
 What is looked at here is what a line needs to become a request. Whether that is a good one, its route says.
 """
 
+import json
 import re
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,14 +53,16 @@ class Rules:
 class BadLineError(Exception):
     """The line cannot become a request; ``finding`` says why."""
 
-    def __init__(self, code: str, message: str, param: str | None = None) -> None:
+    def __init__(self, code: str, message: str, param: str | None = None, line: int | None = None) -> None:
         super().__init__(message)
-        self.finding = Finding(code=code, message=message, param=param)
+        self.finding = Finding(code=code, message=message, param=param, line=line)
 
 
 def parse(text: bytes, rules: Rules) -> Line:
     """Raises ``BadLineError``."""
     line: Line = _decoded(text, Line, "")
+    if (twice := _twice(text)) is not None:
+        raise BadLineError("invalid_json_line", f"{twice} is there twice", twice)
     if line.method != "POST":
         raise BadLineError("invalid_method", f"method is {line.method!r:.20}; it must be 'POST'", "method")
     if line.url != rules.endpoint:
@@ -94,9 +98,8 @@ def numbered(path: Path, body_bytes: int) -> Iterator[tuple[int, bytes]]:
         while text := file.readline(longest + 1):
             number += 1
             if len(text) > longest:
-                raise BadLineError(
-                    "line_too_long", f"line {number} is longer than {longest:,} bytes; it was the last read"
-                )
+                why = f"longer than {longest:,} bytes (--max-body-bytes and {_FRAME_BYTES:,}); no later line was read"
+                raise BadLineError("line_too_long", why, line=number)
             text = text.removeprefix(_BOM) if number == 1 else text
             if text.strip():
                 yield number, text
@@ -128,6 +131,17 @@ def check(path: Path, rules: Rules) -> tuple[int, list[Finding]]:
     if not total and not findings:
         findings.append(Finding(code="empty_file", message="the file has no requests"))
     return total, findings
+
+
+def _twice(text: bytes) -> str | None:
+    """A field that a line, which has all of them, has more than once: of these JSON would keep the last."""
+    if all(text.count(f'"{name}"'.encode()) == 1 for name in Line.__struct_fields__):
+        return None  # nearly always; else it may be in the body, and only a slower look can tell
+    try:
+        names = Counter(name for name, _ in json.loads(text, object_pairs_hook=list))
+    except (ValueError, RecursionError):  # of the body, which its route will refuse
+        return None
+    return next((name for name, count in names.items() if count > 1), None)
 
 
 def _decoded(text: bytes, kind: type[Any], where: str) -> Any:
