@@ -1,3 +1,4 @@
+import pytest
 from cryptography.hazmat.primitives.asymmetric import ed25519
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from typer.testing import CliRunner
@@ -35,6 +36,24 @@ def test_a_manifest_is_written_signed_and_verified(tmp_path):
     result = run("verify", folder)
     assert result.exit_code == 1
     assert "model.gguf holds other bytes" in result.stderr
+
+
+def test_a_file_stands_for_the_folder_around_it_which_is_said(tmp_path):
+    for name in ("a.gguf", "b.gguf"):
+        (tmp_path / name).write_bytes(b"GGUF")
+    result = run("manifest", tmp_path / "a.gguf")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("2 files, ")
+    assert f"all files in {tmp_path} belong" in result.stderr
+
+
+@pytest.mark.parametrize(("name", "said"), [("", "holds no .gguf or .safetensors file"), ("passwd", "is neither")])
+def test_what_is_no_model_gets_no_manifest(tmp_path, name, said):
+    (tmp_path / "passwd").write_text("root")
+    result = run("manifest", tmp_path / name)
+    assert result.exit_code == 1
+    assert said in result.stderr
+    assert not (tmp_path / MANIFEST).exists()
 
 
 def test_a_model_that_is_nowhere_is_refused(tmp_path, monkeypatch):

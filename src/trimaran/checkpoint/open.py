@@ -10,6 +10,8 @@ from trimaran.checkpoint.model_files import AS_THEY_ARE, ModelFiles
 from trimaran.checkpoint.safetensors import INDEX, read_safetensors
 
 _SAFETENSORS = (".safetensors", ".safetensors.index.json")
+_MODELS = (".gguf", ".safetensors")
+_NO_MODEL = "holds no .gguf or .safetensors file"
 PICKLED = frozenset({".bin", ".pt", ".pth", ".pkl", ".ckpt"})
 
 
@@ -44,6 +46,17 @@ def model_file(path: Path) -> Path:
         raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from error
 
 
+def require_model(path: Path) -> None:
+    """Raises ``CheckpointError`` unless ``path`` is a model's file, or a folder that holds one or several of them."""
+    try:
+        if not path.is_dir():
+            _find(path)
+        elif not any(file.suffix in _MODELS for file in path.iterdir()):
+            raise CheckpointError(f"{path} {_NO_MODEL}")
+    except OSError as error:
+        raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from error
+
+
 def _find(path: Path) -> Path:
     if path.is_dir():
         path = _choose(path)
@@ -68,7 +81,7 @@ def _choose(directory: Path) -> Path:
     if (directory / "model.safetensors").is_file():
         return directory / "model.safetensors"
     files = sorted(file for file in directory.iterdir() if file.is_file())
-    models = [file for file in files if file.suffix in (".gguf", ".safetensors") and not is_later_part(file.name)]
+    models = [file for file in files if file.suffix in _MODELS and not is_later_part(file.name)]
     if len(models) > 1:  # some folders also hold the maker's own copy
         models = [file for file in models if not file.name.startswith("consolidated")]
     if len(models) == 1:
@@ -80,4 +93,4 @@ def _choose(directory: Path) -> Path:
     for file in files:
         if file.suffix in PICKLED:
             raise CheckpointError(f"{file} {_REFUSAL}")
-    raise CheckpointError(f"{directory} holds no .gguf or .safetensors file")
+    raise CheckpointError(f"{directory} {_NO_MODEL}")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from trimaran.checkpoint.hashing import Progress
     from trimaran.checkpoint.manifest import Manifest
 
-Where = Annotated[str, typer.Argument(metavar="MODEL", help="A folder, a file in it, or a pulled model's name.")]
+Where = Annotated[str, typer.Argument(metavar="MODEL", help="A model's folder, its file, or a pulled model's name.")]
 
 
 def manifest(
@@ -24,6 +24,7 @@ def manifest(
 ) -> None:
     """Write `trimaran.manifest.json`: size and SHA-256 of every file in a model's folder.
 
+    All of the folder counts, at any depth, also where the model is a single file: give such a file a folder of its own.
     From then on the model is verified whenever it is loaded, and refused if a file is missing, too many or changed.
     `pull` and `compress` write manifests by themselves.
 
@@ -33,16 +34,22 @@ def manifest(
       openssl genpkey -algorithm ed25519 -out key.pem && openssl pkey -in key.pem -pubout -out public.pem
       trimaran manifest ./my-model --sign key.pem
     """
+    import sys
+
+    from trimaran.checkpoint.open import require_model
     from trimaran.checkpoint.signature import require_cryptography, sign_manifest
-    from trimaran.checkpoint.verify import write_model_manifest
+    from trimaran.checkpoint.verify import folder_of, write_model_manifest
 
     if sign is not None:
         require_cryptography()
     path = _path(model)
-    with _reading(path) as progress:
-        written = write_model_manifest(path, progress=progress)
+    require_model(path)
+    folder = folder_of(path)
+    print(f"all files in {folder} belong to the manifest", file=sys.stderr)
+    with _reading(folder) as progress:
+        written = write_model_manifest(folder, progress=progress)
     if sign is not None:
-        sign_manifest(path if path.is_dir() else path.parent, sign)
+        sign_manifest(folder, sign)
     print(_summary(written))
 
 
