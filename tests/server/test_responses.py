@@ -184,9 +184,13 @@ def test_what_runs_in_the_background_can_be_cut_short_and_forgotten(byte_model: 
         ({"truncation": "auto"}, "truncation"),
         ({"conversation": "x"}, "conversation"),
         ({"include": ["reasoning.encrypted_content"]}, "include"),
-        ({"tools": [{"type": "web_search"}]}, None),
-        ({"tools": [{"type": "function"}]}, None),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{"type": "mcp", "server_label": "x"}]}, "tools[0].type"),
+        ({"tools": [{"type": "function"}]}, "tools[0].name"),
+        ({"tools": [{"name": "look"}]}, "tools[0].type"),
         ({"tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": {"type": "web_search"}}, "tool_choice.type"),
+        ({"tool_choice": {"type": "allowed_tools", "mode": "auto"}}, "tool_choice.type"),
         ({"text": {"format": {"type": "json_schema"}}}, None),
         ({"reasoning": {"effort": "immense"}}, "reasoning.effort"),
         ({"unknown": 1}, "unknown"),
@@ -198,6 +202,13 @@ def test_what_cannot_be_done_is_refused(server: Running, body: dict[str, Any], p
     error = answer.json()["error"]
     assert param is None or error["param"] == param, error
     assert "messages" not in error["message"]
+
+
+def test_built_in_tools_are_refused_by_name(server: Running) -> None:
+    body = {"model": NAME, "input": "hello", "tools": [TOOL, {"type": "web_search"}]}
+    error = server.http.post("/v1/responses", json=body).json()["error"]
+    assert error["message"] == "tools[1].type 'web_search' is not supported; it must be function"
+    assert error["code"] == "unsupported_parameter"
 
 
 def test_a_failing_stream_ends_with_an_error_event(server: Running) -> None:

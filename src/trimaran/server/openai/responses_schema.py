@@ -14,7 +14,7 @@ from trimaran.server.openai.body import Body, OneFinding, values_of
 from trimaran.server.openai.bounds import MAX_MESSAGES, MAX_PARTS, MAX_TOOLS
 from trimaran.server.openai.schema import ChatRequest
 from trimaran.server.openai.structured import JsonObjectFormat, NamedSchema, TextFormat
-from trimaran.server.openai.tools import Function
+from trimaran.server.openai.tools import Function, OfFunction
 from trimaran.server.openai.validation import request_error
 
 Item = dict[str, Any]
@@ -82,14 +82,11 @@ InputItem = Annotated[
 ]
 
 
-class FunctionTool(Function):
+class FunctionTool(OfFunction, Function):
     """A tool as this route has it: what a chat's tool has in its ``function`` lies beside the type."""
 
-    type: Literal["function"]
 
-
-class NamedFunction(Body):
-    type: Literal["function"]
+class NamedFunction(OfFunction):
     name: str
 
 

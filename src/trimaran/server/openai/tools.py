@@ -27,14 +27,19 @@ class Function(Body):
     strict: bool | None = None
 
 
-class Tool(Body):
+class OfFunction(Body):
+    """What has a type because other APIs have more kinds of tools: all but functions are refused by that type."""
+
     type: Literal["function"]
-    function: Function
 
     @model_validator(mode="before")
     @classmethod
     def _only_functions(cls, data: Any) -> Any:
         return of_type(data, "function")
+
+
+class Tool(OfFunction):
+    function: Function
 
     def for_template(self) -> dict[str, Any]:
         """The tool as chat templates show it to the model."""
@@ -50,8 +55,7 @@ class FunctionName(Body):
     name: str
 
 
-class NamedTool(Body):
-    type: Literal["function"]
+class NamedTool(OfFunction):
     function: FunctionName
 
 
