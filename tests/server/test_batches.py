@@ -86,7 +86,7 @@ GOOD = texts(1)[0]
         (b"[]", "invalid_type", None),
         ({**GOOD, "custom_id": "line 0"}, "duplicate_custom_id", "custom_id"),
         ({**GOOD, "custom_id": 1}, "invalid_type", "custom_id"),
-        ({**GOOD, "custom_id": ""}, "invalid_type", "custom_id"),
+        ({**GOOD, "custom_id": ""}, "invalid_value", "custom_id"),
         ({**GOOD, "method": "GET"}, "invalid_method", "method"),
         ({**GOOD, "url": CHAT}, "invalid_url", "url"),
         ({**GOOD, "priority": 1}, "unknown_parameter", "priority"),

@@ -104,6 +104,40 @@ def test_a_conversation_without_messages(server):
     assert (error["message"], error["code"]) == ("messages is empty", "invalid_value")
 
 
+@pytest.mark.parametrize(
+    ("route", "change", "message", "code"),
+    [
+        ("completions", {"prompt": None}, "prompt must be a string or a list", "invalid_type"),
+        ("completions", {"prompt": {"text": "x"}}, "prompt must be a string or a list", "invalid_type"),
+        ("completions", {"stop": 3}, "stop must be a string or a list", "invalid_type"),
+        ("completions", {"n": "3"}, "n must be an integer", "invalid_type"),
+        ("completions", {"guided_json": 3}, "guided_json must be an object or a boolean or a string", "invalid_type"),
+        ("completions", {"priority": 2**31}, "priority: input should be less than 2147483648", "invalid_value"),
+        (
+            "completions",
+            {"constraint": {"name": ""}},
+            "constraint.name: string should have at least 1",
+            "invalid_value",
+        ),
+        (
+            "chat/completions",
+            {"messages": [{"role": "user", "content": 3}]},
+            "messages[0].content must be a string or a list",
+            "invalid_type",
+        ),
+        ("chat/completions", {"reasoning_effort": 3}, "reasoning_effort: input should be 'none', ", "invalid_type"),
+        ("chat/completions", {"reasoning_effort": "x"}, "reasoning_effort: input should be 'none', ", "invalid_value"),
+        ("responses", {"input": None}, "input must be a string or a list", "invalid_type"),
+        ("responses", {"input": []}, "input is empty", "invalid_value"),
+    ],
+)
+def test_a_value_of_no_kind_that_fits_and_one_that_does_not_fit(server, route, change, message, code):
+    prompts = {"completions": {"prompt": "x"}, "chat/completions": {"messages": HELLO}, "responses": {"input": "x"}}
+    error = error_of(server.http.post(f"/v1/{route}", json={"model": NAME, **prompts[route], **change}), 400)
+    assert error["message"].startswith(message)
+    assert error["code"] == code
+
+
 @pytest.mark.parametrize("more", [{}, {"content": "x", "tool_call_id": "a"}, {"tool_calls": [1]}])
 def test_an_unknown_role_is_named_before_its_fields(server, more):
     error = error_of(server.http.post(CHAT, json={"model": NAME, "messages": [{"role": "critic", **more}]}), 400)

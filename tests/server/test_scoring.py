@@ -219,7 +219,7 @@ def test_a_model_may_say_that_its_logits_are_its_scores(tmp_path: Path, logits: 
         ({"query": "w1", "documents": ["w1", 2]}, "documents[1]", "invalid_type"),
         ({"query": "w1", "documents": [{"title": "w1"}]}, "documents[0].title", "unknown_parameter"),
         ({"query": ["w1"], "documents": ["w1"]}, "query", "invalid_type"),
-        ({"query": "w1", "documents": ["w1"], "top_n": -1}, "top_n", "invalid_type"),
+        ({"query": "w1", "documents": ["w1"], "top_n": -1}, "top_n", "invalid_value"),
         ({"query": LONG, "documents": ["w1"]}, "query", "context_length_exceeded"),
         ({"query": "w1", "documents": ["w1", LONG]}, "documents[1]", "context_length_exceeded"),
         ({"query": "w1", "documents": ["w1"], "truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "invalid_value"),

@@ -164,4 +164,5 @@ def _told(message: str, where: str) -> BadLineError:
         return BadLineError("missing_required_parameter", f"{name} is required", name)
     said = _PLACE.sub("", message)
     subject = path or "the line"
-    return BadLineError("invalid_type", f"{subject}: {said[:1].lower()}{said[1:]}", path or None)
+    code = "invalid_type" if ", got" in said else "invalid_value"
+    return BadLineError(code, f"{subject}: {said[:1].lower()}{said[1:]}", path or None)

@@ -5,6 +5,16 @@ from typing import Any
 
 from trimaran.base.errors import RequestError
 
+_KINDS = {  # what a value is not, by the finding's type
+    "string_type": "a string",
+    "int_type": "an integer",
+    "float_type": "a number",
+    "bool_type": "a boolean",
+    "list_type": "a list",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "model_attributes_type": "an object",
+}
 NO_OBJECT = "the body must be a JSON object, sent with content-type application/json"
 
 
@@ -22,6 +32,10 @@ def request_error(findings: Sequence[Any], body: Any) -> RequestError:
     if kind == "missing":
         name = ".".join(filter(None, (where, str(finding["loc"][-1]))))
         return RequestError(f"{name} is required", param=name, code="missing_required_parameter")
+    if kind in _KINDS:
+        wanted = {other["type"]: None for other in findings if _path(other["loc"], body) == where}
+        kinds = " or ".join(dict.fromkeys(_KINDS[one] for one in wanted if one in _KINDS))
+        return RequestError(f"{where} must be {kinds}", param=where, code="invalid_type")
     if kind == "too_short":
         return RequestError(f"{where} is empty", param=where, code="invalid_value")
     if kind == "too_long":
@@ -29,12 +43,14 @@ def request_error(findings: Sequence[Any], body: Any) -> RequestError:
             f"{where} has more than {context['max_length']:,} entries", param=where, code="invalid_value"
         )
     message = finding["msg"]
-    return RequestError(f"{where}: {message[:1].lower()}{message[1:]}", param=where or None, code="invalid_type")
+    other_kind = kind == "literal_error" and not isinstance(finding["input"], str)
+    code = "invalid_type" if other_kind else "invalid_value"
+    return RequestError(f"{where}: {message[:1].lower()}{message[1:]}", param=where or None, code=code)
 
 
 def _weight(finding: Any) -> tuple[bool, int, bool]:
     """Ours first, then the deepest, then that of a list of the right kind: the branch of a union that was meant."""
-    return "field" in finding.get("ctx", {}), len(finding["loc"]), finding["type"] == "too_long"
+    return "field" in finding.get("ctx", {}), len(finding["loc"]), finding["type"] in ("too_long", "too_short")
 
 
 def _path(loc: Sequence[str | int], body: Any) -> str:
