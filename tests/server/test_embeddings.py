@@ -113,13 +113,23 @@ def test_another_model_is_not_found(server: Running) -> None:
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "model_not_found")
 
 
-@pytest.mark.parametrize("route", ["chat/completions", "completions"])
-def test_an_encoder_makes_no_text(server: Running, route: str) -> None:
-    body = {"model": NAME, "messages": [{"role": "user", "content": "hi"}], "prompt": "hi"}
-    body.pop("prompt" if route.startswith("chat") else "messages")
-    answer = server.http.post(f"/v1/{route}", json=body)
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}),
+        ("/v1/completions", {"prompt": "hi"}),
+        ("/v1/responses", {"input": "hi"}),
+        ("/v1/messages", {"max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}),
+        ("/v1/messages/count_tokens", {"messages": [{"role": "user", "content": "hi"}]}),
+        ("/tokenize", {"prompt": "hi"}),
+        ("/detokenize", {"tokens": [1]}),
+    ],
+)
+def test_an_encoder_makes_no_text(server: Running, path: str, body: dict[str, object]) -> None:
+    answer = server.http.post(path, json={"model": NAME, **body})
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "unsupported")
     assert "/v1/embeddings" in answer.json()["error"]["message"]
+    assert server.http.post(path, json={"model": "other", **body}).status_code == 404
 
 
 def test_it_is_ready_and_counts(server: Running) -> None:

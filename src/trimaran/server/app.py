@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from trimaran.base.errors import TrimaranError, UnsupportedError
+from trimaran.base.errors import TrimaranError
 from trimaran.server import errors, metrics
 from trimaran.server.anthropic import messages as anthropic
 from trimaran.server.anthropic.answers import TokenCount, error_body
@@ -31,9 +31,10 @@ from trimaran.server.openai.identity import Identity, ModelCard
 from trimaran.server.openai.schema import ChatRequest, CompletionRequest, Generate
 from trimaran.server.openai.sse import Events, EventStream
 from trimaran.server.openai.tokenize import DetokenizeRequest, TokenizeRequest
+from trimaran.server.refused import TEXT, refuse
 from trimaran.server.response_store import ResponseStore
 from trimaran.server.responses import Responses
-from trimaran.server.scoring import add_scoring, refuse_scoring
+from trimaran.server.scoring import RERANK, SCORE, add_scoring
 from trimaran.server.tenants import Tenants
 from trimaran.server.text_work import TextWork
 from trimaran.text.template import ChatTemplate
@@ -186,12 +187,8 @@ def _add_openai(api: Api, service: Service) -> None:
         service.card.require(body.model)
         return _json(await text.run(request, tokenize.detokenized, body, plane))
 
-    @api.post("/v1/embeddings")
-    async def no_vectors(request: Request, body: EmbeddingRequest) -> Response:  # noqa: ARG001, as every JsonRoute
-        service.card.require(body.model)
-        raise UnsupportedError(f"{body.model} makes text, and no vectors; an encoder has /v1/embeddings")
-
-    refuse_scoring(api, service.card)
+    refuse(api, service.card, ["/v1/embeddings"], "makes text, and no vectors; an encoder has /v1/embeddings")
+    refuse(api, service.card, [*RERANK, *SCORE], f"makes text, and no scores; encoders have {_SCORING}")
 
     def _identity(prefix: str, request: Request, body: Generate) -> Identity:
         identity = service.card.identity(prefix, body.model)
@@ -222,32 +219,20 @@ def _add_anthropic(api: Api, service: Service) -> None:
 
 
 def _add_embeddings(api: Api, service: EmbeddingService) -> None:
-    plane = service.plane
+    plane, card = service.plane, service.card
     text = TextWork()
+    add_scoring(api, plane, card, _whole)
+    if plane.limits.score is not None:
+        refuse(api, card, ["/v1/embeddings"], f"scores pairs of texts, and makes no vectors: it has {_SCORING}")
+        refuse(api, card, TEXT, f"scores pairs of texts, and makes no text: it has {_SCORING}")
+        return
+    refuse(api, card, TEXT, f"makes vectors of texts, and no text: it has /v1/embeddings, {_SCORING}")
 
     @api.post("/v1/embeddings")
     async def make_embeddings(request: Request, body: EmbeddingRequest) -> Response:
-        identity = service.card.identity("embd", body.model)
-        if plane.limits.score is not None:
-            raise UnsupportedError(f"{body.model} scores pairs of texts, and makes no vectors: it has {_SCORING}")
+        identity = card.identity("embd", body.model)
         texts = await text.run(request, embeddings.token_ids, body, plane.tokenizer)
         return await _whole(request, embeddings.answer(body, texts, plane, identity, caller(request)), identity)
-
-    @api.post("/v1/chat/completions")
-    async def no_chat(request: Request, body: ChatRequest) -> Response:  # noqa: ARG001, as every JsonRoute
-        raise _no_text(body.model)
-
-    @api.post("/v1/completions")
-    async def no_completions(request: Request, body: CompletionRequest) -> Response:  # noqa: ARG001, as every JsonRoute
-        raise _no_text(body.model)
-
-    def _no_text(model: str) -> UnsupportedError:
-        service.card.require(model)
-        if plane.limits.score is not None:
-            return UnsupportedError(f"{model} scores pairs of texts, and makes no text: it has {_SCORING}")
-        return UnsupportedError(f"{model} makes vectors of texts, and no text: it has /v1/embeddings, {_SCORING}")
-
-    add_scoring(api, plane, service.card, _whole)
 
 
 def _add_models(api: Api, card: ModelCard) -> None:

@@ -9,7 +9,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from trimaran.base.errors import RequestError, UnsupportedError
+from trimaran.base.errors import RequestError
 from trimaran.base.messages import Score
 from trimaran.server.api import Api
 from trimaran.server.caller import Caller
@@ -118,22 +118,3 @@ def add_scoring(api: Api, plane: EmbeddingPlane, card: ModelCard, answer: Answer
         api.post(path)(rerank)
     for path in SCORE:
         api.post(path)(score)
-
-
-def refuse_scoring(api: Api, card: ModelCard) -> None:
-    """The routes of a model that has none."""
-
-    def refused(model: str) -> UnsupportedError:
-        card.require(model)
-        return UnsupportedError(f"{model} makes text, and no scores; encoders have /v1/rerank and /v1/score")
-
-    async def no_ranks(request: Request, body: RerankRequest) -> Response:  # noqa: ARG001, as every JsonRoute
-        raise refused(body.model)
-
-    async def no_scores(request: Request, body: ScoreRequest) -> Response:  # noqa: ARG001, as every JsonRoute
-        raise refused(body.model)
-
-    for path in RERANK:
-        api.post(path)(no_ranks)
-    for path in SCORE:
-        api.post(path)(no_scores)
