@@ -24,6 +24,11 @@ def test_an_endless_text_is_refused_by_its_field() -> None:
     assert refused.value.param == "guided_regex"
 
 
+def test_an_unknown_kind_is_told_which_there_are() -> None:
+    with pytest.raises(RequestError, match="kind 'json'; kinds are json_schema, regex, choice, lark, ebnf"):
+        Grammar("json", "{}")  # type: ignore[arg-type]  # what a caller may write all the same
+
+
 def test_says_itself_where_an_answer_ends() -> None:
     with pytest.raises(RequestError, match="ignore_eos cannot be used with response_format") as refused:
         SamplingParams(ignore_eos=True, grammar=Grammar("json_schema", "{}", "response_format"))

@@ -123,6 +123,7 @@ def test_an_answer_that_is_cut_says_so(server):
 
 
 SCHEMA = "response_format.json_schema.schema"
+ENDLESS = {"$ref": "#/$defs/a", "$defs": {"a": {"type": "array", "items": {"$ref": "#/$defs/a"}, "minItems": 1}}}
 LOOSE = "disable_additional_properties"
 REFUSED = [
     ({"response_format": named({"not": {}})}, SCHEMA, '"not"'),
@@ -145,6 +146,15 @@ REFUSED = [
     ({"structured_outputs": {LOOSE: True}}, f"structured_outputs.{LOOSE}", "not supported"),
     ({"structured_outputs": {"json_schema": {}}}, "structured_outputs.json_schema", "not a field"),
     ({"structural_tag": "nothing"}, "structural_tag", "structural tag"),
+    ({"structural_tag": "[]"}, "structural_tag", "must be a JSON object"),
+    ({"structural_tag": json.dumps({**TAG, "type": None})}, "structural_tag", "type: input should be"),
+    ({"structural_tag": '{"structures": [], "triggers": []}'}, "structural_tag", "type is required"),
+    ({"guided_json": {"$ref": "#"}}, "guided_json", 'uses a rule or "$ref" that leads to nothing but itself'),
+    ({"guided_json": {"$ref": "#/a"}}, "guided_json", "uses \"$ref\" to '/a'"),
+    ({"guided_json": {"$ref": "http://a.example/b"}}, "guided_json", "put what it names into"),
+    ({"guided_json": {"oneOf": [{"type": "integer"}, {"type": "number"}]}}, "guided_json", 'say "anyOf"'),
+    ({"guided_grammar": 'root ::= "a" root'}, "guided_grammar", "without an end"),
+    ({"guided_json": ENDLESS}, "guided_json", "without an end"),
     ({"constraint": {"name": "no-such"}}, "constraint", "no-such"),
 ]  # fmt: skip
 

@@ -1,6 +1,6 @@
 """What an answer must look like: a request's grammar, as text that the engine compiles."""
 
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -22,7 +22,8 @@ class Grammar(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
     * ``structural_tag``: JSON as in ``response_format``: free text with structures in it.
     * ``constraint``: a JSON object with the ``name`` of an installed ``TokenConstraint`` and its ``argument``.
 
-    ``field`` is where a client wrote it, for errors. Raises ``RequestError`` for a text that is too long.
+    ``field`` is where a client wrote it, for errors. Raises ``RequestError`` for a text that is too long and for a
+    kind that there is not.
     """
 
     kind: GrammarKind
@@ -31,6 +32,9 @@ class Grammar(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
     whitespace: str = ""  # of json_schema: a regular expression for what may stand between two tokens of JSON
 
     def __post_init__(self) -> None:
+        if self.kind not in get_args(GrammarKind):
+            known = ", ".join(get_args(GrammarKind))
+            raise RequestError(f"{self.field} has the kind {self.kind!r:.80}; kinds are {known}", param=self.field)
         if len(self.text) > MAX_GRAMMAR_LENGTH:
             raise RequestError(
                 f"{self.field} has {len(self.text)} characters, the limit is {MAX_GRAMMAR_LENGTH}", param=self.field

@@ -1,7 +1,6 @@
 """Grammars, compiled and followed by llguidance (https://github.com/guidance-ai/llguidance)."""
 
 import json
-import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,11 +16,11 @@ from trimaran.base.grammar import Grammar
 from trimaran.engine.constraints.matcher import Matcher, UInt32
 from trimaran.engine.constraints.structural_tag import structural_tag
 from trimaran.engine.constraints.tokenizer import GrammarTokenizer
+from trimaran.text import grammar_errors
 from trimaran.text.json_schema import COMPACT, embedded_schema
 
 MAX_FIRST_SECONDS = 0.1  # for the first mask; later ones are bounded by llguidance's own limits
 _MAX_LEXER_STATES = 100_000  # about 200 bytes each; a text of limited length takes some for every character
-_UNENFORCED = re.compile(r"Unimplemented keys: \[(.*)\]")
 
 
 def compile_grammar(grammar: Grammar, tokenizer: GrammarTokenizer) -> LLMatcher:
@@ -35,7 +34,7 @@ def compile_grammar(grammar: Grammar, tokenizer: GrammarTokenizer) -> LLMatcher:
     if not matcher.is_error():
         matcher.compute_bitmask()  # here, where nobody else waits for it
     if matcher.is_error():
-        raise _refusal(grammar.field, matcher.get_error())
+        raise _refusal(grammar, matcher.get_error())
     if (seconds := time.thread_time() - begun) > MAX_FIRST_SECONDS:
         why = f"{grammar.field} is too complex: its first token alone takes {1e3 * seconds:.0f} ms"
         raise RequestError(why, param=grammar.field, code="grammar_too_complex")
@@ -143,7 +142,7 @@ class Grammars:
 def _trouble(matcher: Matcher) -> RequestError:
     """A grammar that was fine may meet a limit on what following it may cost, anywhere in an answer."""
     return RequestError(
-        f"{matcher.field}: the answer cannot go on, {_first_line(matcher.state.followed.get_error())}",
+        f"{matcher.field}: the answer cannot go on: {grammar_errors.end(matcher.state.followed.get_error())}",
         param=matcher.field,
         code="grammar_too_complex",
     )
@@ -158,7 +157,7 @@ def _text_of(grammar: Grammar, control: dict[str, int]) -> str:
             try:  # as text: it may have numbers that a dict must not
                 return LLMatcher.grammar_from_json_schema(schema, overrides=cast(Any, {**COMPACT, **pattern}))
             except ValueError as error:
-                raise _refusal(grammar.field, str(error)) from None
+                raise _refusal(grammar, str(error)) from None
         case "regex":
             return LLMatcher.grammar_from_regex(grammar.text)
         case "choice":
@@ -191,16 +190,6 @@ def _parsed(grammar: Grammar) -> Any:
         raise RequestError(f"{grammar.field} is not valid JSON: {error}", param=grammar.field) from None
 
 
-def _refusal(field: str, why: str) -> RequestError:
-    if found := _UNENFORCED.search(why):
-        return RequestError(
-            f"{field} uses {found[1]}, which cannot be enforced", param=field, code="unsupported_grammar"
-        )
-    return RequestError(f"{field} cannot be enforced: {_first_line(why)}", param=field, code="unsupported_grammar")
-
-
-def _first_line(text: str) -> str:
-    """The first line and, where a parser points at a place, the reason after it."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    reasons = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-    return "; ".join([lines[0][:300] if lines else "no reason given", *reasons[:1]])
+def _refusal(grammar: Grammar, said: str) -> RequestError:
+    why = grammar_errors.refusal(said, places=grammar.kind in ("lark", "ebnf"))
+    return RequestError(f"{grammar.field} {why}", param=grammar.field, code="unsupported_grammar")

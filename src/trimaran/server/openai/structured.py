@@ -7,12 +7,13 @@ first token.
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from trimaran.base.errors import RequestError
 from trimaran.base.grammar import Grammar, GrammarKind
 from trimaran.server.openai import fields
 from trimaran.server.openai.body import Body, OneFinding
+from trimaran.server.openai.validation import request_error
 
 ANY_OBJECT = '{"type":"object"}'
 MAX_CHOICES = 4096
@@ -182,11 +183,15 @@ def _tags(text: str | None, field: str) -> list[Grammar]:
     """A structural tag that comes as JSON in a string."""
     if text is None:
         return []
+    value: Any = None
     try:
-        value = StructuralTagFormat.model_validate_json(text)
-    except ValueError as error:
-        raise RequestError(f"{field} is no structural tag: {str(error).splitlines()[0]}", param=field) from None
-    return [_tag_grammar(value, field)]
+        value = msgspec.json.decode(text)
+        return [_tag_grammar(StructuralTagFormat.model_validate_json(text), field)]
+    except ValidationError as error:
+        why = str(request_error(error.errors(), value)) if isinstance(value, dict) else "it must be a JSON object"
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        why = str(error)
+    raise RequestError(f"{field} is no structural tag: {why}", param=field)
 
 
 def _tag_grammar(wanted: StructuralTagFormat, field: str) -> Grammar:

@@ -1,14 +1,12 @@
 """Whether a JSON Schema can be enforced, asked before a request goes to an engine that would refuse it as a whole."""
 
 import json
-import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+from trimaran.text.grammar_errors import feature, words
 from trimaran.text.json_schema import exact_schema, passed_over
-
-_UNENFORCED = re.compile(r"Unimplemented keys: \[(.*)\]")
 
 
 def refusal(schema: Mapping[str, Any], options: Mapping[str, Any]) -> str | None:
@@ -21,9 +19,4 @@ def _refusal(schema: str) -> str | None:
     from llguidance import LLMatcher  # a server without tools does not need it
 
     why = LLMatcher.validate_grammar(LLMatcher.grammar_from_json_schema(schema))
-    if not why:
-        return None
-    if found := _UNENFORCED.search(why):
-        return found[1]
-    lines = [line.strip() for line in why.splitlines() if line.strip()]
-    return "; ".join((lines[0][:200], *(line for line in lines[1:] if line.startswith("error: "))))
+    return (feature(why) or words(why)) if why else None
