@@ -43,7 +43,9 @@ def test_bytes_by_format() -> None:
     matrices = 134_515_008 - vectors
     assert sizes[WeightFormat.FP32] == 4 * 134_515_008
     assert sizes[WeightFormat.BF16] == 2 * matrices + 4 * vectors
-    assert sizes[WeightFormat.INT4Z] == matrices // 32 * 20 + 4 * vectors
+    table = 49_152 * 576  # of fewer than 8 bits it would cost too much
+    assert sizes[WeightFormat.INT8] == matrices // 32 * 34 + 4 * vectors
+    assert sizes[WeightFormat.INT4Z] == (matrices - table) // 32 * 20 + table // 32 * 34 + 4 * vectors
 
 
 def test_a_model_of_unknown_sizes_has_no_bytes() -> None:

@@ -116,10 +116,18 @@ def _load(tensor: Stored, spec: WeightSpec, part: Part, weight_format: WeightFor
     if not spec.matrix:
         vector = to_vector(tensor)
         return replace(vector, data=vector.data.astype(np.float32) + np.float32(1)) if part.less_one else vector
-    if weight_format in _COARSE and spec.name in _TABLES:
-        weight_format = WeightFormat.INT8
-    fmt = weight_format or tensor.default()
-    return to_weight(tensor, fmt if spec.least is None else max(fmt, spec.least, key=_FINENESS.index))
+    return to_weight(
+        tensor, _fine_enough(spec, tensor.default()) if weight_format is None else held_format(spec, weight_format)
+    )
+
+
+def held_format(spec: WeightSpec, asked: WeightFormat) -> WeightFormat:
+    """What a matrix is held in where ``asked`` is the format for all of them."""
+    return _fine_enough(spec, WeightFormat.INT8 if asked in _COARSE and spec.name in _TABLES else asked)
+
+
+def _fine_enough(spec: WeightSpec, fmt: WeightFormat) -> WeightFormat:
+    return fmt if spec.least is None else max(fmt, spec.least, key=_FINENESS.index)
 
 
 _Rounded = dict[tuple[WeightFormat, WeightFormat], list[str]]

@@ -5,8 +5,9 @@ from functools import cache
 from trimaran.base.formats import WeightFormat
 from trimaran.checkpoint.catalog import CatalogEntry, load_catalog
 from trimaran.checkpoint.catalog_shape import Shape
-from trimaran.kernels.program import RopeSpec
+from trimaran.kernels.program import RopeSpec, WeightSpec
 from trimaran.models.config import ExpertsConfig, IndexerConfig, LatentConfig, ModelConfig
+from trimaran.models.load import held_format
 from trimaran.models.registry import build_program
 from trimaran.plan.weights import program_weights
 
@@ -25,7 +26,7 @@ def catalogue_config(name: str) -> ModelConfig | None:
 
 
 def held_bytes(name: str) -> dict[WeightFormat, int]:
-    """Bytes of all weights in memory with every matrix held in one of our formats; empty where sizes are unknown.
+    """Bytes of all weights in memory by the format that is asked for; empty where sizes are unknown.
 
     Without multi-token-prediction layers and vision.
     """
@@ -33,12 +34,17 @@ def held_bytes(name: str) -> dict[WeightFormat, int]:
     if cfg is None:
         return {}
     weights = program_weights(cfg, build_program(cfg), mtp=False)
-    matrices = [(spec.shape[-1], count) for spec, count in weights if spec.matrix]
+    matrices = [(spec, count) for spec, count in weights if spec.matrix]
     vectors = sum(count for spec, count in weights if not spec.matrix)
     return {
-        fmt: sum(count // cols * fmt.row_bytes(cols) for cols, count in matrices) + vectors * VECTOR_BYTES
+        fmt: sum(_rows_bytes(spec, count, held_format(spec, fmt)) for spec, count in matrices) + vectors * VECTOR_BYTES
         for fmt in WeightFormat
     }
+
+
+def _rows_bytes(spec: WeightSpec, count: int, fmt: WeightFormat) -> int:
+    cols = spec.shape[-1]
+    return count // cols * fmt.row_bytes(cols)
 
 
 def _config(entry: CatalogEntry, shape: Shape) -> ModelConfig:
