@@ -71,6 +71,7 @@ def part(name: str, content: str, more: str = "") -> str:
 
 
 FILE, PURPOSE, END = part("file", "{}", '; filename="f"'), part("purpose", "batch"), "--x--\r\n"
+ANCHOR = part("expires_after[anchor]", "created_at")
 
 
 @pytest.mark.parametrize(
@@ -84,6 +85,8 @@ FILE, PURPOSE, END = part("file", "{}", '; filename="f"'), part("purpose", "batc
         (FILE + PURPOSE + PURPOSE + END, "purpose", "invalid_value"),
         (FILE + part("purpose", "b" * 2000) + END, "purpose", "invalid_value"),
         (FILE + PURPOSE + part("expires_after[seconds]", "3600") + END, "expires_after[anchor]", "invalid_value"),
+        (FILE + PURPOSE + ANCHOR + END, "expires_after[seconds]", "missing_required_parameter"),
+        (FILE + PURPOSE + ANCHOR + part("expires_after[seconds]", "") + END, "expires_after[seconds]", "invalid_value"),
         (FILE + PURPOSE, None, "invalid_form"),
         ("nothing of the kind", None, "invalid_form"),
         ("", None, "invalid_form"),

@@ -153,6 +153,7 @@ def test_refusals(flags, environ, says):
     ("flags", "says"),
     [
         (("--block-size", "17"), "--block-size must be a multiple of 16, not 17"),
+        (("--speculative-ngram", "17"), "--speculative-ngram must be at most 16, not 17"),
         (("--kv-cache-memory-bytes", "1"), "raise --kv-cache-memory-bytes"),
     ],
 )

@@ -33,6 +33,7 @@ _ENGINE_NAMES = {
     "max_num_seqs": "--max-num-seqs",
     "page_size": "--block-size",
     "prefill_weight_format": "--prefill-weights",
+    "speculative_ngram": "--speculative-ngram",
 }
 
 

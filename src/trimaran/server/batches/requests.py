@@ -93,10 +93,13 @@ def kept_seconds(form: Mapping[str, str], default: int) -> int:
         return default
     if anchor != "created_at":
         raise RequestError("expires_after[anchor] is 'created_at'", param="expires_after[anchor]")
-    if not re.fullmatch(r"\d{1,9}", seconds or "") or not LEAST_KEPT <= int(seconds or 0) <= MOST_KEPT:
+    if seconds is None:
+        why = "expires_after[seconds] is required beside expires_after[anchor]"
+        raise RequestError(why, param="expires_after[seconds]", code="missing_required_parameter")
+    if not re.fullmatch(r"\d{1,9}", seconds) or not LEAST_KEPT <= int(seconds) <= MOST_KEPT:
         why = f"expires_after[seconds] is from {LEAST_KEPT} to {MOST_KEPT}"
         raise RequestError(why, param="expires_after[seconds]")
-    return int(seconds or 0)
+    return int(seconds)
 
 
 def require_purpose(form: Mapping[str, str]) -> None:
