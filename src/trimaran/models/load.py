@@ -14,6 +14,7 @@ from trimaran.checkpoint import Checkpoint
 from trimaran.kernels.program import Program, WeightSpec
 from trimaran.kernels.weights import Weight
 from trimaran.models.config import ModelConfig
+from trimaran.models.held import fine_enough, finest, held_format
 from trimaran.models.names import Part, text_name, weight_parts
 from trimaran.models.skipped import why_skipped
 from trimaran.quant.convert import lossless, recast, to_vector, to_weight
@@ -22,8 +23,6 @@ from trimaran.quant.rows import stack_rows, take_rows, transpose_heads
 from trimaran.quant.stored import Stored
 
 log = logging.getLogger(__name__)
-
-_TABLES = ("model.embed_tokens", "lm_head")  # matrices that coarse formats hurt most
 
 
 def load_weights(
@@ -34,7 +33,7 @@ def load_weights(
     ``weight_format`` ``None`` keeps each tensor's own grid; otherwise matrices are held in it, except that embedding
     and output matrix are held as int8 where a coarser format is asked for. No matrix is in a coarser format than the
     program says. Vectors are fp32. Tied matrices are one object under two names. Tensors that a program reads as one
-    matrix are stacked in the finest format among them (in the order of ``_FINENESS``); what this rounds is logged.
+    matrix are stacked in the finest format among them (``models/held.py``); what this rounds is logged.
 
     Raises ``CheckpointError`` naming the tensors that are missing, left over or misshapen, and ``UnsupportedError``
     when a matrix does not fit ``weight_format``.
@@ -116,39 +115,17 @@ def _load(tensor: Stored, spec: WeightSpec, part: Part, weight_format: WeightFor
     if not spec.matrix:
         vector = to_vector(tensor)
         return replace(vector, data=vector.data.astype(np.float32) + np.float32(1)) if part.less_one else vector
-    return to_weight(
-        tensor, _fine_enough(spec, tensor.default()) if weight_format is None else held_format(spec, weight_format)
-    )
-
-
-def held_format(spec: WeightSpec, asked: WeightFormat) -> WeightFormat:
-    """What a matrix is held in where ``asked`` is the format for all of them."""
-    return _fine_enough(spec, WeightFormat.INT8 if asked in _COARSE and spec.name in _TABLES else asked)
-
-
-def _fine_enough(spec: WeightSpec, fmt: WeightFormat) -> WeightFormat:
-    return fmt if spec.least is None else max(fmt, spec.least, key=_FINENESS.index)
+    if weight_format is None:
+        return to_weight(tensor, fine_enough(spec, tensor.default()))
+    return to_weight(tensor, held_format(spec, weight_format))
 
 
 _Rounded = dict[tuple[WeightFormat, WeightFormat], list[str]]
 
 
 def _stack(spec: WeightSpec, parts: Sequence[Weight], rounded: _Rounded) -> Weight:
-    fmt = max((part.fmt for part in parts), key=_FINENESS.index)
+    fmt = finest(part.fmt for part in parts)
     for part in parts:
         if not lossless(part.fmt, fmt):
             rounded.setdefault((part.fmt, fmt), []).append(part.name)
     return stack_rows(spec.name, [recast(part, fmt) for part in parts])
-
-
-_FINENESS = (
-    WeightFormat.CODEBOOK3,
-    WeightFormat.CODEBOOK4,
-    WeightFormat.INT4,
-    WeightFormat.INT4Z,
-    WeightFormat.FP8,
-    WeightFormat.INT8,
-    WeightFormat.BF16,
-    WeightFormat.FP32,
-)
-_COARSE = _FINENESS[: _FINENESS.index(WeightFormat.INT8)]

@@ -7,7 +7,7 @@ from trimaran.checkpoint.catalog import CatalogEntry, load_catalog
 from trimaran.checkpoint.catalog_shape import Shape
 from trimaran.kernels.program import RopeSpec, WeightSpec
 from trimaran.models.config import ExpertsConfig, IndexerConfig, LatentConfig, ModelConfig
-from trimaran.models.load import held_format
+from trimaran.models.held import held_format
 from trimaran.models.registry import build_program
 from trimaran.plan.weights import program_weights
 
