@@ -103,6 +103,14 @@ def test_arguments_come_as_they_are_written_where_a_grammar_stands_behind_them()
     assert held.content.startswith("<tool_call>")
 
 
+@pytest.mark.parametrize("end", ["", "\n", "\n<", "\n</tool_", "\n</tool_call>"])
+def test_a_complete_call_whose_end_is_cut_leaves_no_text(end):
+    tokens = ids(HERMES, '<tool_call>\n{"name": "now", "arguments": {}}' + end)
+    for cuts in ([], range(len(tokens))):
+        answer = run(HERMES, tokens, cuts, enforced=True)
+        assert (answer.content, answer.parsed, answer.malformed) == ("", (("now", {}),), [])
+
+
 def test_a_call_ends_a_thought():
     answer = run(GLM47, ids(GLM47, "I call.<tool_call>now</tool_call>"), thinking="begun")
     assert (answer.thought, answer.parsed) == ("I call.", (("now", {}),))

@@ -80,11 +80,13 @@ class Reader:
     def literal(self, text: str) -> Steps[bool]:
         """Reads ``text`` if it is next, with any white space before it and for line breaks in it.
 
-        White space may have been read where the answer is no.
+        Where the answer is no, white space may have been read, and where the text ends inside the literal, all of it.
         """
         for part in parts_of(text):
             yield from self.space()
             if not (yield from self.exactly(part)):
+                if self._ended and part.startswith(self._text[self._at :]):
+                    self._take(len(self._text))
                 return False
         return True
 
