@@ -110,7 +110,7 @@ def test_no_alarm_beside_drafts(tiny):
     engine = load(tiny, "native", speculative_ngram=4, max_num_seqs=8)
     canary = canary_of(engine)
     for name in "ab":
-        engine.submit(Submit(name, [5, 6, 7, 8] * 6, greedy(60, ignore_eos=True)))
+        engine.submit(Submit(name, [5, 6, 7, 8] * 6, greedy(60, ignore_eos=True, logit_bias={5: 100.0})))
     while not engine.idle and canary.checks < 8:
         turn(engine, canary)
     assert engine.stats().drafted_tokens > 0

@@ -15,8 +15,8 @@ class Recorder:
         self.steps: list[dict] = []
 
     def start(self, step: StepInputs) -> None:
-        arrays = (name for name in step.__dataclass_fields__ if name not in ("page_tables", "expected"))
-        kept = {"page_tables": step.page_tables, "expected": step.expected}
+        kept = {name: getattr(step, name) for name in ("page_tables", "expected", "decoding", "types")}
+        arrays = (name for name in step.__dataclass_fields__ if name not in kept)
         self.steps.append({name: np.copy(getattr(step, name)) for name in arrays} | kept)
 
 
@@ -38,5 +38,6 @@ def test_a_plan_becomes_the_arrays_of_a_step():
     assert step["want_logits"]
     assert step["expected"] is expected
     assert step["readers"].tolist() == [decoding.owner, prompt.owner]
-    others = ("want_logits", "page_tables", "expected", "readers")
+    assert (step["decoding"], step["types"]) == (None, None)
+    others = ("want_logits", "page_tables", "expected", "readers", "decoding", "types")
     assert all(value.dtype == np.int32 for name, value in step.items() if name not in others)
