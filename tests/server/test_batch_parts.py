@@ -13,10 +13,13 @@ from hypothesis import strategies as st
 from trimaran.base.errors import RequestError
 from trimaran.server.batches import asking, lines
 from trimaran.server.batches.asking import Asking
+from trimaran.server.batches.file_store import FileLimits
 from trimaran.server.batches.gate import Gate
 from trimaran.server.batches.lines import Rules, check
+from trimaran.server.batches.runner import Runner
+from trimaran.server.batches.storage import Storage
 from trimaran.server.batches.upload import receive_form
-from trimaran.server.errors import CODE, BodyTooLargeError
+from trimaran.server.errors import CODE, BodyTooLargeError, StorageError
 from trimaran.server.guards import LATER, TENANT
 from trimaran.server.metrics import Metrics
 from trimaran.server.tenants import Key, Tenant, TenantLimits, Tenants
@@ -210,3 +213,29 @@ def test_what_a_tenant_does_not_wait_for_is_counted_apart() -> None:
     assert tenants.apart("alice") is twin
     assert tenants.apart("bob") is None
     assert Tenants([], limits, own_caches=False).apart("anybody") is not None
+
+
+async def test_a_folder_that_is_there_is_taken_when_a_server_begins(tmp_path: Path) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        raise AssertionError("there is no line")
+
+    async def begun() -> Runner:
+        plane: Any = Plane()
+        storage = Storage(tmp_path / "files", FileLimits(100, 1000, 60))
+        tenants = Tenants((), TenantLimits(), own_caches=False)
+        runner = Runner(storage, plane, tenants, ("model",), concurrency=1, body_bytes=1000)
+        runner.begin(app)
+        return runner
+
+    other = Storage(tmp_path / "files", FileLimits(100, 1000, 60))
+    first = await begun()
+    await other.open()  # nobody has used it
+    await first.close()
+    other.close()
+    second = await begun()
+    async with asyncio.timeout(10):
+        while not (tmp_path / "files" / "state.sqlite-wal").exists():  # noqa: ASYNC110  # which its database is open with
+            await asyncio.sleep(0.01)
+    with pytest.raises(StorageError, match="another server keeps its files"):
+        await Storage(tmp_path / "files", FileLimits(100, 1000, 60)).open()
+    await second.close()
