@@ -78,7 +78,7 @@ def test_one_engine_runs_both_ways(tiny):
 
 
 def test_too_few_output_tokens_are_refused(tiny):
-    with pytest.raises(ConfigError, match="20 output tokens are too few: 1 sequences need 7"):
+    with pytest.raises(ConfigError, match="20 output tokens are too few: 1 sequences need 39"):
         run_integrity(tiny, [1], output=20, threads=1, seconds=0.1, progress=lambda _: None)
 
 

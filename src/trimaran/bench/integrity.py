@@ -1,11 +1,12 @@
 """What the check of page tags costs: turned off and on within one engine, in short slices of decoding, until the answer
 is narrow enough.
 
-Two engines differ by where their memory lies, by more than tags cost; so one engine runs both ways. Four slices make a
-pair: on, off, off, on, the next time the other way round, so that contexts that grow take no side. A slice is as many
-steps as a page has tokens, so that each sequence fills one page and takes another in every slice: those steps take some
-60 us longer, and slices of any other length share them out unequally for as long as a run lasts. The books of tags,
-owners and what tables expect are kept either way: they cost a few numbers for each page.
+Two engines differ by where their memory lies, by more than tags cost; so one engine runs both ways. Eight slices make a
+pair: on, off, off, on, off, on, on, off, the next time the other way round, so that contexts that grow take no side. A
+slice is a quarter as many steps as a page has tokens: so each of a pair's halves goes through all places of a page, for
+a step in which a sequence fills one and takes another lasts some 60 us longer, and other slices would share such steps
+out unequally for as long as a run lasts. The books of tags, owners and what tables expect are kept either way: they
+cost a few numbers for each page.
 """
 
 import statistics
@@ -31,6 +32,7 @@ from trimaran.kernels.native import NativeExecutor
 WIDE = 0.005  # half width of a 95 % interval that is narrow enough
 LEAST_PAIRS, MOST_PAIRS = 8, 10_000
 LOOK_EVERY = 32  # pairs
+ORDER = (True, False, False, True, False, True, True, False)  # of a pair's slices: with the check, without
 PROMPT = 256  # tokens, or up to a page fewer, so that sequences do not all fill their pages in the same steps
 BLOCK = 100  # steps of either kind from which a 95th percentile is taken
 SETTLE = 4  # steps after a prefill that are not measured
@@ -40,7 +42,7 @@ Seconds = npt.NDArray[np.float64]
 
 @dataclass
 class Changes:
-    """What was measured with so many sequences. A pair's gaps are the times of its steps: ``[2 * steps]``."""
+    """What was measured with so many sequences. A pair's gaps are the times of its steps: ``[4 * steps]``."""
 
     batch: int
     slower: list[float] = field(default_factory=list)  # of each pair: time with the check over time without, less 1
@@ -181,14 +183,14 @@ class _Measurement:
         self._output = output
         self._random = np.random.default_rng()
         self._left = 0  # steps before the first sequence ends
-        self._steps = engine.executor.page_size  # of a slice
+        self._steps = engine.executor.page_size // 4  # of a slice
 
     def run(self, seconds: float, progress: Callable[[str], None]) -> None:
         changes, began = self._changes, time.perf_counter()
         while (pairs := len(changes.slower)) < LEAST_PAIRS or (changes.seconds < seconds and pairs < MOST_PAIRS):
             if pairs % LOOK_EVERY == 0 and changes.narrow:
                 break
-            if self._left < 4 * self._steps:
+            if self._left < len(ORDER) * self._steps:
                 self._prefill()
             self._pair()
             changes.seconds = time.perf_counter() - began
@@ -204,24 +206,24 @@ class _Measurement:
         self._check(on=True)
         engine.cancel_all()
         sampling = SamplingParams(temperature=0.0, max_tokens=self._output, ignore_eos=True)
-        for number, length in enumerate(PROMPT - self._random.integers(0, self._steps, batch)):
+        for number, length in enumerate(PROMPT - self._random.integers(0, engine.executor.page_size, batch)):
             prompt = self._random.integers(3, engine.info.vocab, length).tolist()
             engine.submit(Submit(str(number), prompt, sampling))
         while not all(sequence.output_length for sequence in engine.sequences):
             engine.step()
         self._slice(SETTLE, on=True)
         self._left = self._output - max(sequence.output_length for sequence in engine.sequences) - 1
-        if self._left < 4 * self._steps:
-            needed = self._output - self._left + 4 * self._steps
+        if self._left < len(ORDER) * self._steps:
+            needed = self._output - self._left + len(ORDER) * self._steps
             raise ConfigError(f"{self._output} output tokens are too few: {batch} sequences need {needed}")
 
     def _pair(self) -> None:
         changes = self._changes
-        order = (True, False, False, True) if len(changes.slower) % 2 else (False, True, True, False)
+        other_way = len(changes.slower) % 2 == 1
         gaps: dict[bool, list[Seconds]] = {True: [], False: []}
-        for on in order:
+        for on in (first != other_way for first in ORDER):
             gaps[on].append(self._slice(self._steps, on=on))
-        self._left -= 4 * self._steps
+        self._left -= len(ORDER) * self._steps
         with_check, without = np.concatenate(gaps[True]), np.concatenate(gaps[False])
         changes.slower.append(float(with_check.sum() / without.sum()) - 1)
         changes.gaps_on.append(with_check)
