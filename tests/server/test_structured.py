@@ -26,6 +26,7 @@ TAG = {
     "structures": [{"begin": "<f>", "schema": {"type": "integer", "minimum": 0, "maximum": 9}, "end": "</f>"}],
     "triggers": ["<"],
 }
+UNTYPED = json.dumps({name: value for name, value in TAG.items() if name != "type"})
 
 
 def is_person(text: str) -> bool:
@@ -148,7 +149,8 @@ REFUSED = [
     ({"structural_tag": "nothing"}, "structural_tag", "structural tag"),
     ({"structural_tag": "[]"}, "structural_tag", "must be a JSON object"),
     ({"structural_tag": json.dumps({**TAG, "type": None})}, "structural_tag", "type: input should be"),
-    ({"structural_tag": '{"structures": [], "triggers": []}'}, "structural_tag", "type is required"),
+    ({"structural_tag": json.dumps({**TAG, "triggers": []})}, "structural_tag", "triggers is empty"),
+    ({"structural_tag": UNTYPED}, "structural_tag", "type is required"),
     ({"guided_json": {"$ref": "#"}}, "guided_json", 'uses a rule or "$ref" that leads to nothing but itself'),
     ({"guided_json": {"$ref": "#/a"}}, "guided_json", "uses \"$ref\" to '/a'"),
     ({"guided_json": {"$ref": "http://a.example/b"}}, "guided_json", "put what it names into"),
