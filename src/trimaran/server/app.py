@@ -25,6 +25,7 @@ from trimaran.server.connection import while_connected
 from trimaran.server.dataplane import DataPlane, Run
 from trimaran.server.embedding import EmbeddingPlane
 from trimaran.server.guards import Admit, LimitTenants, Observe, ReadBody, caller
+from trimaran.server.json_answer import json_answer
 from trimaran.server.openai import chat, chat_events, completions, embeddings, tokenize
 from trimaran.server.openai.embeddings import EmbeddingRequest
 from trimaran.server.openai.identity import Identity, ModelCard
@@ -127,10 +128,6 @@ def _describe(described: "FastAPI") -> None:
     describe(described, Version)
 
 
-def _json(value: msgspec.Struct, headers: dict[str, str] | None = None) -> Response:
-    return Response(msgspec.json.encode(value), media_type="application/json", headers=headers)
-
-
 def _add_probes(api: Api, service: Service | EmbeddingService) -> None:
     @api.get("/health")
     async def health() -> Response:
@@ -150,7 +147,7 @@ def _add_probes(api: Api, service: Service | EmbeddingService) -> None:
 
     @api.get("/version")
     async def version() -> Response:
-        return _json(service.version)
+        return json_answer(service.version)
 
 
 def _add_openai(api: Api, service: Service) -> None:
@@ -180,12 +177,12 @@ def _add_openai(api: Api, service: Service) -> None:
     @api.post("/tokenize")
     async def tokenize_prompt(request: Request, body: TokenizeRequest) -> Response:
         service.card.require(body.model)
-        return _json(await text.run(request, tokenize.tokenized, body, service.template, plane))
+        return json_answer(await text.run(request, tokenize.tokenized, body, service.template, plane))
 
     @api.post("/detokenize")
     async def detokenize_ids(request: Request, body: DetokenizeRequest) -> Response:
         service.card.require(body.model)
-        return _json(await text.run(request, tokenize.detokenized, body, plane))
+        return json_answer(await text.run(request, tokenize.detokenized, body, plane))
 
     refuse(api, service.card, ["/v1/embeddings"], "makes text, and no vectors; an encoder has /v1/embeddings")
     refuse(api, service.card, [*RERANK, *SCORE], f"makes text, and no scores; encoders have {_SCORING}")
@@ -215,7 +212,7 @@ def _add_anthropic(api: Api, service: Service) -> None:
         service.card.require(body.model)
         asked = body.chat()
         rendered = await text.run(request, chat.rendered, asked, asked.calling, service.template, plane)
-        return _json(TokenCount(len(rendered.prompt)))
+        return json_answer(TokenCount(len(rendered.prompt)))
 
 
 def _add_embeddings(api: Api, service: EmbeddingService) -> None:
@@ -238,11 +235,11 @@ def _add_embeddings(api: Api, service: EmbeddingService) -> None:
 def _add_models(api: Api, card: ModelCard) -> None:
     @api.get("/v1/models")
     async def list_models() -> Response:
-        return _json(card.list())
+        return json_answer(card.list())
 
     @api.get("/v1/models/{model:path}")
     async def show_model(model: str) -> Response:
-        return _json(card.entry(model))
+        return json_answer(card.entry(model))
 
 
 def _stream(run: Run, events: Events, identity: Identity) -> Response:
@@ -253,7 +250,7 @@ async def _whole(request: Request, work: Coroutine[Any, Any, msgspec.Struct], id
     result = await while_connected(request.receive, work)
     if result is None:
         return Response(status_code=499)  # nobody will read it
-    return _json(result, {"x-request-id": identity.id})
+    return json_answer(result, {"x-request-id": identity.id})
 
 
 def _error(request: Request, answer: errors.ErrorAnswer) -> Response:

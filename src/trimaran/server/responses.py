@@ -14,6 +14,7 @@ from trimaran.server.api import Api
 from trimaran.server.connection import while_connected
 from trimaran.server.dataplane import DataPlane, Run
 from trimaran.server.guards import TENANT, caller
+from trimaran.server.json_answer import json_answer
 from trimaran.server.openai import chat, responses
 from trimaran.server.openai.identity import Identity, ModelCard
 from trimaran.server.openai.responses_schema import Item, ResponsesRequest, in_our_words
@@ -87,14 +88,14 @@ class Responses:
                 raise in_our_words(error) from None
             answering = responses.Answering(run, body, asked, identity, self._plane)
             if body.background:
-                return _json(await self._start(answering, run, items, body, identity, tenant))
+                return json_answer(await self._start(answering, run, items, body, identity, tenant))
             if body.stream:
                 return _Stored(self, run, responses.Events(answering), items, body, tenant)
             whole = await while_connected(request.receive, responses.whole(answering, run))
             if whole is None:
                 return HttpResponse(status_code=499)  # nobody will read it
             await self.keep(whole, items, body, tenant)
-            return _json(whole)
+            return json_answer(whole)
 
         @api.get("/v1/responses/{response_id}")
         async def get_response(request: Request, response_id: str) -> HttpResponse:
@@ -102,7 +103,7 @@ class Responses:
                 raise RequestError("a response cannot be streamed once it has begun", param="stream")
             tenant: Tenant = request.scope[TENANT]
             if (running := self._running(response_id, tenant)) is not None:
-                return _json(running.shown)
+                return json_answer(running.shown)
             stored = await self._stored(response_id, tenant)
             return HttpResponse(stored.response, media_type="application/json")
 
@@ -115,7 +116,7 @@ class Responses:
                 items = msgspec.json.decode((await self._stored(response_id, tenant)).input)
             data = [{"id": f"item_{number}", **item} for number, item in enumerate(items)]
             ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]}
-            return _json({"object": "list", "data": data, "has_more": False, **ends})
+            return json_answer({"object": "list", "data": data, "has_more": False, **ends})
 
         @api.post("/v1/responses/{response_id}/cancel")
         async def cancel_response(request: Request, response_id: str) -> HttpResponse:
@@ -135,7 +136,7 @@ class Responses:
                 await running.end()
             if not await asyncio.to_thread(self._store.delete, response_id, tenant.name):
                 raise _missing(response_id)
-            return _json({"id": response_id, "object": "response", "deleted": True})
+            return json_answer({"id": response_id, "object": "response", "deleted": True})
 
     async def keep(
         self, response: responses.Response, items: list[Item], body: ResponsesRequest, tenant: Tenant
@@ -233,10 +234,6 @@ def _feed(answering: responses.Answering, pieces: list[Piece]) -> bool:
 
 async def _nothing() -> None:
     raise AssertionError("it always is ready")
-
-
-def _json(value: responses.Response) -> HttpResponse:
-    return HttpResponse(msgspec.json.encode(value), media_type="application/json")
 
 
 def _missing(response_id: str, param: str = "response_id") -> ResponseNotFoundError:

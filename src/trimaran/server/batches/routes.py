@@ -6,7 +6,6 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
@@ -24,6 +23,7 @@ from trimaran.server.errors import (
     StorageError,
 )
 from trimaran.server.guards import TENANT, discard
+from trimaran.server.json_answer import json_answer
 
 UPLOADS = "/v1/files"  # the path whose bodies go to the disk
 _BLOCK = 256 * 1024  # bytes of a file that are read at a time
@@ -52,7 +52,7 @@ def add_files(api: Api, runner: Runner, body_seconds: float) -> None:
             requests.require_purpose(form.fields)
             seconds = requests.kept_seconds(form.fields, limits.seconds)
             new = NewFile(path, form.name or "", "batch", seconds)
-            return _json(await storage.run(storage.files.keep, tenant, new))
+            return json_answer(await storage.run(storage.files.keep, tenant, new))
         except BodyTooLargeError:
             await discard(request.receive)
             raise
@@ -76,11 +76,11 @@ def add_files(api: Api, runner: Runner, body_seconds: float) -> None:
             newest_first=page.newest_first,
         )
         first, last = _ends(data)
-        return _json(FileList(data=data, first_id=first, last_id=last, has_more=more))
+        return json_answer(FileList(data=data, first_id=first, last_id=last, has_more=more))
 
     @api.get("/v1/files/{file_id}")
     async def get_file(request: Request, file_id: str) -> Response:
-        return _json(await _file(request, file_id))
+        return json_answer(await _file(request, file_id))
 
     @api.get("/v1/files/{file_id}/content")
     async def get_file_content(request: Request, file_id: str) -> Response:
@@ -94,7 +94,7 @@ def add_files(api: Api, runner: Runner, body_seconds: float) -> None:
         storage = await runner.open()
         if not await storage.run(storage.files.delete, file_id, request.scope[TENANT].name):
             raise _no_file(file_id)
-        return _json(FileDeleted(id=file_id))
+        return json_answer(FileDeleted(id=file_id))
 
     async def _file(request: Request, file_id: str) -> FileObject:
         storage = await runner.open()
@@ -128,7 +128,7 @@ def add_batches(api: Api, runner: Runner, model: str, endpoints: Sequence[Endpoi
         )
         kept = body.output_expires_after
         await runner.add(batch, request.scope[TENANT], storage.files.limits.seconds if kept is None else kept.seconds)
-        return _json(batch)
+        return json_answer(batch)
 
     @api.get("/v1/batches")
     async def list_batches(request: Request) -> Response:
@@ -138,11 +138,11 @@ def add_batches(api: Api, runner: Runner, model: str, endpoints: Sequence[Endpoi
             storage.batches.list, request.scope[TENANT].name, after=page.after, limit=page.limit
         )
         first, last = _ends(data)
-        return _json(BatchList(data=data, first_id=first, last_id=last, has_more=more))
+        return json_answer(BatchList(data=data, first_id=first, last_id=last, has_more=more))
 
     @api.get("/v1/batches/{batch_id}")
     async def get_batch(request: Request, batch_id: str) -> Response:
-        return _json(await _batch(request, batch_id))
+        return json_answer(await _batch(request, batch_id))
 
     @api.post("/v1/batches/{batch_id}/cancel")
     async def cancel_batch(request: Request, batch_id: str) -> Response:
@@ -151,7 +151,7 @@ def add_batches(api: Api, runner: Runner, model: str, endpoints: Sequence[Endpoi
         batch = await _batch(request, batch_id)
         if batch.status not in ("cancelling", "cancelled"):
             raise RequestError(f"{batch_id} is {batch.status} and cannot be cancelled any more", param="batch_id")
-        return _json(batch)
+        return json_answer(batch)
 
     async def _batch(request: Request, batch_id: str) -> Batch:
         storage = await runner.open()
@@ -172,10 +172,6 @@ async def _content(path: Path) -> AsyncIterator[bytes]:
 
 def _ends(data: Sequence[FileObject] | Sequence[Batch]) -> tuple[str | None, str | None]:
     return (data[0].id, data[-1].id) if data else (None, None)
-
-
-def _json(value: msgspec.Struct) -> Response:
-    return Response(msgspec.json.encode(value), media_type="application/json")
 
 
 def _no_file(file_id: str) -> FileNotKnownError:
