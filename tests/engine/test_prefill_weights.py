@@ -47,7 +47,7 @@ def open_engine(path: Path, prefill: str = "int8", decode: str | None = "int4z",
             assert generated == (number < plan.decoding)
         start(plan, want_logits=want_logits)
 
-    engine.runner.start = watched  # type: ignore[method-assign]
+    engine.runner.start = watched  # type: ignore[method-assign]  # of this engine alone
     return engine
 
 
@@ -199,7 +199,7 @@ def test_the_second_start_takes_both_formats_as_they_were_packed(tmp_path, monke
 def test_the_canary_meets_both_formats(model, place):
     engine = open_engine(model)
     before = prove(engine, None)
-    memory = engine.executor.packed.memory  # type: ignore[attr-defined]
+    memory = engine.executor.packed.memory  # type: ignore[attr-defined]  # of the native executor
     at = int(place * len(memory))
     assert flip_everywhere(memory[at : at + 64].tobytes(), at=8, mask=0x40) > 0
     assert prove(engine, None) != before

@@ -1,6 +1,7 @@
 """What encoders have beside decoders: layer norms, exact GELU, tables by position, means, attention both ways."""
 
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 
 from trimaran.base.formats import ActivationFormat, KVFormat
 from trimaran.kernels.native import NativeExecutor
-from trimaran.kernels.program import Attention, Embed, Gelu, LayerNorm, MeanRows, Op, Program, RopeSpec, Tanh
+from trimaran.kernels.program import Attention, Buffer, Embed, Gelu, LayerNorm, MeanRows, Op, Program, RopeSpec, Tanh
 from trimaran.kernels.reference import ReferenceExecutor
 from trimaran.kernels.step import Executor, ExecutorOptions
 from trimaran.kernels.weights import Weight
@@ -52,33 +53,31 @@ def test_layer_norm_is_the_reference(isa: str, width: int) -> None:
     np.testing.assert_allclose(wanted, normed * weights[1].data + weights[2].data, rtol=0, atol=2e-5)
 
 
-def test_gelu_is_exact(isa: str) -> None:
-    values = np.concatenate([np.linspace(-9, 9, 4001), [0.0, -0.0, 60.0, -60.0, 1e30, -1e30]])
+def outputs_of(op: Callable[[Buffer, Buffer], Op], values: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Some of ``values`` and what ``op(out, x)`` makes of them, on both executors."""
     weights = [fp32(X, np.repeat(values[:, None], 32, 1))]
     x, out = buffer("x", 32), buffer("out", 32)
-    made = replace(program([Gelu(out, x)], weights, out), vocab=len(values))
+    made = replace(program([op(out, x)], weights, out), vocab=len(values))
     for kind in (NativeExecutor, ReferenceExecutor):
         executor = kind(made, named(weights), EXACT)
         for rows in (range(i, min(i + 16, len(values))) for i in range(0, len(values), 16)):
             got = executor.run(rows_step(list(rows))).logits
             assert got is not None
-            wanted = values[list(rows)] / 2 * (1 + _erf(values[list(rows)] / np.sqrt(2)))
-            np.testing.assert_allclose(got[:, 0], wanted, rtol=2e-6, atol=6e-7)
+            yield values[list(rows)], got[:, 0]
+
+
+def test_gelu_is_exact(isa: str) -> None:
+    values = np.concatenate([np.linspace(-9, 9, 4001), [0.0, -0.0, 60.0, -60.0, 1e30, -1e30]])
+    for x, got in outputs_of(Gelu, values):
+        np.testing.assert_allclose(got, x / 2 * (1 + _erf(x / np.sqrt(2))), rtol=2e-6, atol=6e-7)
 
 
 def test_tanh(isa: str) -> None:
     values = np.concatenate(
         [np.linspace(-12, 12, 4001), [0.0, -0.0, 60.0, -60.0, 1e30, -1e30, np.inf, -np.inf, np.nan]]
     )
-    weights = [fp32(X, np.repeat(values[:, None], 32, 1))]
-    x, out = buffer("x", 32), buffer("out", 32)
-    made = replace(program([Tanh(out, x)], weights, out), vocab=len(values))
-    for kind in (NativeExecutor, ReferenceExecutor):
-        executor = kind(made, named(weights), EXACT)
-        for rows in (range(i, min(i + 16, len(values))) for i in range(0, len(values), 16)):
-            got = executor.run(rows_step(list(rows))).logits
-            assert got is not None
-            np.testing.assert_allclose(got[:, 0], [math.tanh(v) for v in values[list(rows)]], rtol=0, atol=3e-7)
+    for x, got in outputs_of(Tanh, values):
+        np.testing.assert_allclose(got, [math.tanh(v) for v in x], rtol=0, atol=3e-7)
 
 
 def _erf(x: np.ndarray) -> np.ndarray:
