@@ -1,6 +1,8 @@
 """An executor that is given packed weights computes the same bits as the one that packed them."""
 
 import hashlib
+import weakref
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -57,6 +59,24 @@ def test_memory_outlives_the_executor_that_packed_it() -> None:
     np.testing.assert_array_equal(logits(second), expected)
     with pytest.raises(ValueError, match="closed"):
         _ = first.packed
+
+
+def test_weights_are_read_one_at_a_time() -> None:
+    """No more numbers than one weight's lie in memory beside what is packed, and no weight is read twice."""
+    weights = random_weights(program(), WeightFormat.INT8)
+    weights["lm_head"] = replace(weights["model.embed_tokens"], name="lm_head")
+    expected = NativeExecutor(program(), weights, OPTIONS).packed.memory
+    alive: list[weakref.ref[Weight]] = []
+
+    def read(name: str) -> Weight:
+        assert all(other() is None for other in alive)
+        weight = replace(weights[name])
+        alive.append(weakref.ref(weight))
+        return weight
+
+    executor = NativeExecutor(program(), without_numbers(shapes_of(weights)), OPTIONS, read=read)
+    np.testing.assert_array_equal(executor.packed.memory, expected)
+    assert len(alive) == len(program().weights)
 
 
 def test_one_weight_under_two_names_stays_one() -> None:

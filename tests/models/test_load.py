@@ -14,7 +14,7 @@ from trimaran.base.formats import WeightFormat
 from trimaran.checkpoint import CheckpointTensor, StorageFormat, open_checkpoint
 from trimaran.kernels.dequantise import dequantise
 from trimaran.kernels.weights import Weight
-from trimaran.models.load import load_weights
+from trimaran.models.load import WeightReader, load_weights
 from trimaran.models.registry import build_program, read_config
 from trimaran.quant.gguf_blocks import dequantise as dequantise_tensor
 
@@ -53,6 +53,18 @@ def test_projections_of_one_input_are_stacked() -> None:
     np.testing.assert_array_equal(dequantise(weights[f"{prefix}self_attn.qkv"]), values(checkpoint, *qkv))
     gate_up = [f"{prefix}mlp.gate_proj.weight", UP]
     np.testing.assert_array_equal(dequantise(weights[f"{prefix}mlp.gate_up"]), values(checkpoint, *gate_up))
+
+
+@pytest.mark.parametrize("weight_format", [None, WeightFormat.INT4, WeightFormat.CODEBOOK4])
+def test_what_is_known_of_weights_before_they_are_read_is_true(weight_format: WeightFormat | None) -> None:
+    checkpoint = open_tiny("biased")
+    cfg = read_config(checkpoint)
+    reader = WeightReader(checkpoint, cfg, build_program(cfg), weight_format)
+    for name, known in reader.weights.items():
+        read = reader.read(name)
+        assert (known.name, known.fmt, known.shape) == (read.name, read.fmt, read.shape)
+        assert (known.data.size > 0) == bool(known.fmt.levels)
+    assert reader.weights["lm_head"] is reader.weights["model.embed_tokens"]
 
 
 def test_a_tied_matrix_is_one_object() -> None:

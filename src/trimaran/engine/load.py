@@ -33,7 +33,7 @@ from trimaran.kernels.open import EXECUTORS, checked, open_executor
 from trimaran.kernels.prefill_ops import merge_weights, split_weights, with_prefill_ops
 from trimaran.kernels.program import Program
 from trimaran.kernels.step import Executor, ExecutorOptions
-from trimaran.kernels.weights import Weight, describe_formats
+from trimaran.kernels.weights import ReadWeight, Weight, describe_formats
 from trimaran.kernels.wide_layers import describe_pages, keep_wide
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def _load_files(config: EngineConfig, keeper: "PackKeeper | None", phases: Phase
     from trimaran.checkpoint.verify import model_files
     from trimaran.kernels.native import NativeExecutor
     from trimaran.kernels.packed_weights import shapes_of
-    from trimaran.models.load import load_weights
+    from trimaran.models.load import WeightReader, load_weights
     from trimaran.models.registry import build_program, read_config
 
     path = Path(config.model)
@@ -156,9 +156,14 @@ def _load_files(config: EngineConfig, keeper: "PackKeeper | None", phases: Phase
         phases.lap("open")
         if config.apart and model.encoder is not None:
             raise ConfigError("prefill_weight_format is of no use to an encoder: it decodes nothing")
-        weights = load_weights(checkpoint, model, program, config.weight_format)
-        if config.apart:
-            weights = merge_weights(weights, load_weights(checkpoint, model, program, config.prefill_format))
+        reader = WeightReader(checkpoint, model, program, config.weight_format)
+        weights: Mapping[str, Weight] = reader.weights
+        read: ReadWeight = reader.read
+        if config.apart:  # whole: only numbers tell which weights both formats hold alike
+            prompts = load_weights(checkpoint, model, program, config.prefill_format)
+            weights = merge_weights(reader.read_all(), prompts)
+            del prompts
+            read = weights.__getitem__
             program = with_prefill_ops(program, weights)
             if not program.prefill_ops:
                 raise ConfigError("prefill_weight_format: prompts would meet the same weights without it; leave it out")
@@ -166,14 +171,14 @@ def _load_files(config: EngineConfig, keeper: "PackKeeper | None", phases: Phase
         if model.encoder is not None:
             from trimaran.engine.load_encoder import load_encoder
 
-            return load_encoder(config, checkpoint, model.encoder, program, weights, phases)
+            return load_encoder(config, checkpoint, model.encoder, program, reader, phases)
         program, options, sizes = _size(config, program, weights)
         scales = scales_for(options.kv_format, checkpoint, program, config.kv_cache_scales)
         if config.export_format not in (None, options.kv_format):
             scales += scales_for(config.export_format, checkpoint, program, config.kv_cache_scales)
-        executor = open_executor(config.executor, program, weights, replace(options, kv_scales=scales))
+        executor = open_executor(config.executor, program, weights, replace(options, kv_scales=scales), read)
         weight_format, shapes = _describe(weights), shapes_of(weights)
-        del weights  # views of the mapped file; the executor has its own copy
+        del weights, read, reader  # views of the mapped file; the executor has its own copy
         checkpoint.release()
         phases.lap("pack")
         checked(checkpoint.verify, executor)

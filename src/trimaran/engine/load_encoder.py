@@ -16,8 +16,9 @@ from trimaran.engine.phases import Phases
 from trimaran.kernels.open import checked, open_executor
 from trimaran.kernels.program import Program
 from trimaran.kernels.step import ExecutorOptions
-from trimaran.kernels.weights import Weight, describe_formats
+from trimaran.kernels.weights import describe_formats
 from trimaran.models.config import EncoderConfig
+from trimaran.models.load import WeightReader
 
 
 def load_encoder(
@@ -25,7 +26,7 @@ def load_encoder(
     checkpoint: Checkpoint,
     encoder: EncoderConfig,
     program: Program,
-    weights: dict[str, Weight],
+    reader: WeightReader,
     phases: Phases,
 ) -> Encoder:
     """Pages hold the keys and values of one step, as they are; what is said about caches is for decoders."""
@@ -43,9 +44,8 @@ def load_encoder(
         threads=config.threads,
         pin_threads=config.pin_threads,
     )
-    executor = open_executor(config.executor, program, weights, options)
-    weight_format = describe_formats(weights)
-    weights.clear()  # views of the mapped file; the executor has its own copy
+    executor = open_executor(config.executor, program, reader.weights, options, reader.read)
+    weight_format = describe_formats(reader.weights)
     checkpoint.release()
     phases.lap("pack")
     checked(checkpoint.verify, executor)

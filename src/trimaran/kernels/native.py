@@ -22,7 +22,7 @@ from trimaran.kernels.prefill_ops import Part, parts_of
 from trimaran.kernels.program import Program
 from trimaran.kernels.step import ExecutorOptions, Int32, StepInputs, StepOutputs, UInt8
 from trimaran.kernels.validate import check_options, check_pages, check_weights
-from trimaran.kernels.weights import Weight
+from trimaran.kernels.weights import ReadWeight, Weight
 
 Choice = int | tuple[int, float, list[tuple[int, float]]]  # with logprobs: id, logprob, the most likely
 UInt32 = npt.NDArray[np.uint32]
@@ -34,9 +34,9 @@ class NativeExecutor:
     """Runs a program on the CPU, with AVX-512 VNNI, AVX-VNNI, AVX2 or plain C++.
 
     ``TRIMARAN_ISA`` forces one of them; with ``TRIMARAN_PROFILE`` ops are timed (``native_profile.py``). Weights are
-    packed once, or taken as they lie in ``packed``; the arrays that were given are not kept. Raises
-    ``CheckpointError`` for weights that do not fit the program, ``UnsupportedError`` for shapes that the kernels do not
-    have, ``ConfigError`` for bad options.
+    packed once, each when ``read`` has read it where ``weights`` are without numbers, or taken as they lie in
+    ``packed``; the arrays that were given are not kept. Raises ``CheckpointError`` for weights that do not fit the
+    program, ``UnsupportedError`` for shapes that the kernels do not have, ``ConfigError`` for bad options.
     """
 
     name = "native"
@@ -49,6 +49,7 @@ class NativeExecutor:
         weights: Mapping[str, Weight],
         options: ExecutorOptions,
         packed: Packed | None = None,
+        read: ReadWeight | None = None,
     ) -> None:
         check_options(options)
         check_pages(program, options)
@@ -71,7 +72,8 @@ class NativeExecutor:
         self._result = program.result
         self._kv_scales = options.kv_scales
         try:
-            assembly = Assembly(program, weights, options, self.isa, self.threads, packed)
+            read = read or weights.__getitem__
+            assembly = Assembly(program, weights, options, self.isa, self.threads, read, packed)
             core = assembly.core
             if options.pin_threads:
                 core.pin_threads(sorted(os.sched_getaffinity(0)))

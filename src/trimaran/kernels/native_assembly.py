@@ -44,7 +44,7 @@ from trimaran.kernels.program import (
 )
 from trimaran.kernels.rope import query_scales, rope_table
 from trimaran.kernels.step import ExecutorOptions
-from trimaran.kernels.weights import Weight
+from trimaran.kernels.weights import ReadWeight, Weight
 
 NONE = -1  # the core's "no such part"
 
@@ -53,7 +53,7 @@ class Assembly:
     """Builds the core of one executor: memory first, then op by op.
 
     With ``packed``, which an assembly of an equal program, options and instruction set has made, weights need have no
-    numbers and nothing is packed.
+    numbers and nothing is packed. Else numbers are taken from what ``read`` gives, and left before the next are read.
     """
 
     def __init__(
@@ -63,9 +63,11 @@ class Assembly:
         options: ExecutorOptions,
         isa: str,
         threads: int,
+        read: ReadWeight,
         packed: Packed | None = None,
     ) -> None:
         self._weights = weights
+        self._read = read
         self._packed = packed
         self._outlier_rows: dict[str, int] = {}
         self._int8 = options.activations is ActivationFormat.INT8
@@ -167,14 +169,14 @@ class Assembly:
         if weight.outliers is not None:
             rows = weight.shape[0] // count
             self._outlier_rows[name] = _native.outlier_rows(count, rows, name in self._paired, weight.outliers.starts)
-        return canonical_arrays(weight, count)
+        return canonical_arrays(self._read(name), count)
 
     def _vector(self, name: str | None) -> int:
         if name is None:
             return NONE
         if name not in self._vectors:
-            weight = self._weights[name]
-            values = dequantise(weight) if self._packed is None else np.zeros(weight.shape, np.float32)
+            shape = self._weights[name].shape
+            values = dequantise(self._read(name)) if self._packed is None else np.zeros(shape, np.float32)
             self._vectors[name] = self.core.add_vector(values, name in self._paired)
         return self._vectors[name]
 

@@ -5,24 +5,24 @@ from collections.abc import Callable, Mapping
 from trimaran.base.errors import ConfigError
 from trimaran.kernels.program import Program
 from trimaran.kernels.step import Executor, ExecutorOptions
-from trimaran.kernels.weights import Weight
+from trimaran.kernels.weights import ReadWeight, Weight
 
-Factory = Callable[[Program, Mapping[str, Weight], ExecutorOptions], Executor]
+Factory = Callable[[Program, Mapping[str, Weight], ExecutorOptions, ReadWeight], Executor]
 
 
-def _native(program: Program, weights: Mapping[str, Weight], options: ExecutorOptions) -> Executor:
+def _native(program: Program, weights: Mapping[str, Weight], options: ExecutorOptions, read: ReadWeight) -> Executor:
     from trimaran.kernels.native import NativeExecutor
 
-    return NativeExecutor(program, weights, options)
+    return NativeExecutor(program, weights, options, read=read)
 
 
-def _reference(program: Program, weights: Mapping[str, Weight], options: ExecutorOptions) -> Executor:
+def _reference(program: Program, weights: Mapping[str, Weight], options: ExecutorOptions, read: ReadWeight) -> Executor:
     from trimaran.kernels.reference import ReferenceExecutor
 
-    return ReferenceExecutor(program, weights, options)
+    return ReferenceExecutor(program, {name: read(name) for name in weights}, options)
 
 
-def _null(program: Program, weights: Mapping[str, Weight], options: ExecutorOptions) -> Executor:
+def _null(program: Program, weights: Mapping[str, Weight], options: ExecutorOptions, _read: ReadWeight) -> Executor:
     from trimaran.kernels.null import NullExecutor
 
     return NullExecutor(program, weights, options)
@@ -31,11 +31,20 @@ def _null(program: Program, weights: Mapping[str, Weight], options: ExecutorOpti
 EXECUTORS: dict[str, Factory] = {"native": _native, "reference": _reference, "null": _null}
 
 
-def open_executor(name: str, program: Program, weights: Mapping[str, Weight], options: ExecutorOptions) -> Executor:
-    """Builds the executor called ``name``; raises ``ConfigError`` on an unknown name."""
+def open_executor(
+    name: str,
+    program: Program,
+    weights: Mapping[str, Weight],
+    options: ExecutorOptions,
+    read: ReadWeight | None = None,
+) -> Executor:
+    """Builds the executor called ``name``. ``read`` reads ``weights`` that are without numbers.
+
+    Raises ``ConfigError`` on an unknown name.
+    """
     if name not in EXECUTORS:
         raise ConfigError(f"unknown executor {name!r}; choose one of {', '.join(EXECUTORS)}")
-    return EXECUTORS[name](program, weights, options)
+    return EXECUTORS[name](program, weights, options, read or weights.__getitem__)
 
 
 def checked(verify: Callable[[], None], executor: Executor) -> None:

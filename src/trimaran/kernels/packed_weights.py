@@ -9,7 +9,7 @@ import numpy as np
 
 from trimaran.base.formats import WeightFormat
 from trimaran.kernels.step import UInt8
-from trimaran.kernels.weights import Outliers, Weight
+from trimaran.kernels.weights import NO_NUMBERS, Outliers, Weight
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,6 @@ class WeightShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     fmt: WeightFormat
     shape: tuple[int, ...]
-    data_bytes: int
     outliers: int | None = None
     same: str | None = None
 
@@ -40,7 +39,6 @@ def shapes_of(weights: Mapping[str, Weight]) -> dict[str, WeightShape]:
         name: WeightShape(
             weight.fmt,
             weight.shape,
-            weight.data.nbytes,
             None if weight.outliers is None else len(weight.outliers.values),
             None if first.setdefault(id(weight), name) == name else first[id(weight)],
         )
@@ -49,7 +47,7 @@ def shapes_of(weights: Mapping[str, Weight]) -> dict[str, WeightShape]:
 
 
 def without_numbers(shapes: Mapping[str, WeightShape]) -> dict[str, Weight]:
-    """Weights that say their format and size, and take no memory: their arrays are one number, repeated.
+    """Weights that say their format and size, and take no memory: they have no numbers, and outliers of one number.
 
     Raises ``KeyError`` where a shape names a weight that does not come first.
     """
@@ -66,6 +64,5 @@ def without_numbers(shapes: Mapping[str, WeightShape]) -> dict[str, Weight]:
                 np.broadcast_to(np.int32(0), (known.outliers,)),
                 np.broadcast_to(np.float16(0), (known.outliers,)),
             )
-        data = np.broadcast_to(np.uint8(0), (known.data_bytes,))
-        weights[name] = Weight(name, known.fmt, known.shape, data, outliers=outliers)
+        weights[name] = Weight(name, known.fmt, known.shape, NO_NUMBERS, outliers=outliers)
     return weights

@@ -1,6 +1,6 @@
 """Weights as executors receive them: one canonical array form per format, independent of any packed layout."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,6 +61,10 @@ class Weight:
         return sparse + sum(array.nbytes for array in arrays if array is not None)
 
 
+ReadWeight = Callable[[str], Weight]  # a weight with its numbers, by its name, for as long as its caller holds it
+NO_NUMBERS = np.zeros(0, np.uint8)  # the data of weights of which format and shape alone are known
+
+
 def least_bytes(weight: Weight, *, head: bool) -> int:
     """Bytes that a step must read of a matrix, scales included.
 
@@ -82,5 +86,6 @@ def describe_formats(weights: Mapping[str, Weight]) -> str:
     sizes: dict[str, int] = {}
     for weight in weights.values():
         if len(weight.shape) == 2:
-            sizes[weight.fmt] = sizes.get(weight.fmt, 0) + weight.data.nbytes
+            rows, cols = weight.shape
+            sizes[weight.fmt] = sizes.get(weight.fmt, 0) + rows * weight.fmt.row_bytes(cols)
     return "+".join(sorted(sizes, key=lambda fmt: -sizes[fmt]))
