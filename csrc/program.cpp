@@ -1,5 +1,9 @@
 #include "program.h"
 
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
 #include <algorithm>
 #include <chrono>
 #include <limits>
@@ -158,6 +162,9 @@ void Program::finish() {
   for (size_t g = 0; g < groups_.size(); g++) {
     groups_[g].pages = HugeMemory(size_t(group_limits_[g].num_pages) * groups_[g].page_bytes);
   }
+#ifdef __GLIBC__
+  malloc_trim(0);  // numbers that were packed lay in the heap, which would keep their memory for such as come again
+#endif
 }
 
 // ---- running -----------------------------------------------------------------------------------------------------

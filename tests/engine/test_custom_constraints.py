@@ -79,7 +79,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
             EntryPoint("failing", f"{here}:failing", group),
         ]
 
-    monkeypatch.setattr("trimaran.engine.constraints.custom.entry_points", offered)
+    monkeypatch.setattr("importlib.metadata.entry_points", offered)
     made.clear()
     null = NullModel(vocab=VOCAB, context=256, eos_id=END)
     engine = null_engine(null=null, model=str(write_byte_model(tmp_path)), seed=1)

@@ -1,11 +1,9 @@
 """From a ``Submit`` message to a request that can be scheduled, or to an error that says what is wrong with it."""
 
-import secrets
 from collections.abc import Callable, Container
 from dataclasses import dataclass
+from random import Random
 from typing import Any
-
-import numpy as np
 
 from trimaran.base.errors import RequestError
 from trimaran.base.messages import Submit
@@ -53,7 +51,7 @@ class Reception:
         self._vocab = vocab
         self._context = context
         self._eos_ids = eos_ids
-        self._keys = np.random.Generator(np.random.PCG64(secrets.randbits(128) if seed is None else seed))
+        self._keys = Random(seed)  # without a seed, what the system thinks random
         self._arrivals = 0
 
     def take(self, message: Submit, running: Container[str]) -> Request:
@@ -68,7 +66,7 @@ class Reception:
         if min(message.prompt) < 0 or max(message.prompt) >= vocab:
             raise RequestError(f"the prompt has token ids outside 0 to {vocab - 1}", param="prompt")
         stops = frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else self._eos_ids)
-        key = int(self._keys.integers(2**64, dtype=np.uint64)) if sampling.seed is None else sampling.seed
+        key = self._keys.getrandbits(64) if sampling.seed is None else sampling.seed
         sampler = self._sampling.sampler(sampling, prompt=message.prompt, stops=stops, key=key)
         sequence = Sequence(
             message.id,

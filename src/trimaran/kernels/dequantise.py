@@ -1,6 +1,7 @@
 """What the numbers of a ``Weight`` mean: the one reader of each canonical form. ``quant/`` writes them."""
 
-import ml_dtypes
+from functools import cache
+
 import numpy as np
 import numpy.typing as npt
 
@@ -53,12 +54,16 @@ def _by_groups(weight: Weight, integers: npt.NDArray[np.generic]) -> Float32:
 
 def _e4m3(weight: Weight) -> Float32:
     assert weight.scale is not None, weight.name
-    values: Float32 = _E4M3.take(weight.data.view(np.uint8))
+    values: Float32 = _e4m3_numbers().take(weight.data.view(np.uint8))
     values *= np.repeat(weight.scale, FP8_BLOCK, axis=1)[:, : weight.shape[1]]
     return values
 
 
-_E4M3 = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float32)
+@cache
+def _e4m3_numbers() -> Float32:
+    import ml_dtypes  # here: engines without such weights do without it
+
+    return np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float32)
 
 
 def _from_levels(weight: Weight) -> Float32:

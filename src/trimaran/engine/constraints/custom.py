@@ -3,7 +3,6 @@
 import json
 import logging
 from collections.abc import Callable, Sequence
-from importlib.metadata import entry_points
 from typing import Any
 
 import numpy as np
@@ -54,6 +53,8 @@ class CustomConstraints:
         return Matcher(custom, state, grammar.field, drafts=False)
 
     def _load(self, name: str, field: str) -> "Custom":
+        from importlib.metadata import entry_points  # here: few engines ever need it, and it imports a lot
+
         offered = {found.name: found for found in entry_points(group=ENTRY_POINTS)}
         if name not in offered and name not in self._given:
             known = ", ".join(sorted({*offered, *self._given})) or "none"
