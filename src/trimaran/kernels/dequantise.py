@@ -63,7 +63,8 @@ def _e4m3(weight: Weight) -> Float32:
 def _e4m3_numbers() -> Float32:
     import ml_dtypes  # here: engines without such weights do without it
 
-    return np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float32)
+    numbers: Float32 = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float32)
+    return numbers
 
 
 def _from_levels(weight: Weight) -> Float32:
