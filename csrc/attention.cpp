@@ -71,16 +71,14 @@ Attention Program::attention_for(const AttentionOp& op, const Team::Member& m) c
   const Buffer &qkv = buffers_[op.qkv], &out = buffers_[op.out];
   const Rope& rope = ropes_[op.rope];
   const HeadsCache& cache = heads_[op.cache];
-  const Group& group = groups_[cache.group];
   Attention a{};
   a.group = cache.group;
   const HeadsCache::Layer& layer = cache.layers[op.layer];
   a.kv.format = layer.format;
   a.kv.tile_bytes = size_t(kTileTokens) * kv_token_bytes(layer.format, cache.head_dim);
   a.kv.tiles_per_page = options_.limits.page_size / kTileTokens;
-  a.kv.head_bytes = a.kv.tile_bytes * a.kv.tiles_per_page;
-  a.kv.page_bytes = group.page_bytes;
-  a.kv.base = group.pages.data() + layer.offset;
+  a.kv.first_head = slices(cache.group, layer.offset, a.kv.tile_bytes * a.kv.tiles_per_page);
+  a.kv.head_bytes = a.kv.first_head.bytes << a.kv.first_head.bundle_bits;
   a.kv.key_scales = cache.scales_of(layer.format, op.layer);
   if (a.kv.key_scales) a.kv.value_scales = a.kv.key_scales + cache.layers.size() * cache.kv_heads;
   a.qkv = qkv.data, a.qkv_stride = qkv.stride, a.out = out.data, a.out_stride = out.stride;
@@ -124,8 +122,10 @@ void Program::run_op(const AttentionOp& op, Team::Member& m) {
     }
   });
   const auto& units = plan.units();
-  team_.share(m, int(units.size()), 1, [&](int i, int end) {
-    a.next = size_t(end) < units.size() ? &units[end] : nullptr;
+  ReadAhead ahead;
+  ahead.end = units.data() + team_.end_of_queue(m, int(units.size()));
+  a.ahead = &ahead;
+  team_.share(m, int(units.size()), 1, [&](int i, int) {
     kernels_.attend(a, units[i]);
     if (units[i].partial >= 0 && plan.last_of_group(units[i])) kernels_.merge(a, units[i]);
   });

@@ -117,11 +117,27 @@ struct Routing {
   float epsilon, factor;
 };
 
-// Where the keys and values of one layer lie: page -> kv head -> tile of 16 tokens {K | V | scales}.
+// Where one slice of every page lies: what a layer holds of one kv head, or of its latents. Pages that are neighbours
+// by number lie in bundles, slice by slice: [bundle][slice][page]{bytes}. So where the pages of a sequence follow one
+// another, a block of attention is read in one go, which memory serves half as fast again as pieces of one page.
+struct PageSlices {
+  uint8_t* base;
+  size_t bytes;  // of a page's slice
+  size_t bundle_bytes;
+  int bundle_bits;  // a bundle has 2^bundle_bits pages
+
+  uint8_t* of(int32_t page) const {
+    const int32_t place = page & ((1 << bundle_bits) - 1);
+    return base + size_t(page >> bundle_bits) * bundle_bytes + size_t(place) * bytes;
+  }
+};
+
+// Where the keys and values of one layer lie: page -> tile of 16 tokens {K | V | scales}.
 struct KvLayer {
   KvFormat format;
-  uint8_t* base;
-  size_t page_bytes, head_bytes, tile_bytes;
+  PageSlices first_head;
+  size_t head_bytes;  // from a head's slices to the next one's
+  size_t tile_bytes;
   int tiles_per_page;
   const float *key_scales, *value_scales;  // [kv heads], of a static format
 };
@@ -140,6 +156,7 @@ struct SequenceRows {
 
 struct AttentionUnit;
 struct UnitPart;
+struct ReadAhead;
 
 struct Rotation {
   int dims;
@@ -168,10 +185,10 @@ struct Attention {
   Rotation rope;
   const float* query_scale;  // [position]; null: 1
   const SequenceRows* sequences;
-  const UnitPart* parts;      // of all units
-  const AttentionUnit* next;  // that this thread will probably work on next; null: none
-  float* partials;            // (O, m, l) of single blocks, for rows whose blocks are shared among threads
-  float* scratch;             // attention_scratch() floats
+  const UnitPart* parts;  // of all units
+  ReadAhead* ahead;       // of this thread
+  float* partials;        // (O, m, l) of single blocks, for rows whose blocks are shared among threads
+  float* scratch;         // attention_scratch() floats
 };
 
 // Some of the (token, query head) rows of one sequence and kv head.
@@ -192,6 +209,24 @@ struct AttentionUnit {
   int first_block, total_blocks;  // of the rows
   int64_t partial;                // index of the first partial of these rows (first_block), or -1: finish here
   int group;                      // counter of the units that share the rows, with partial >= 0
+};
+
+// Where a unit is: at a block, and at a part or at several neighbours that find it in the same pages.
+struct Place {
+  int block, part, parts;
+  int row, rows;  // of the unit: those of the parts
+};
+
+// How far a thread has fetched the tiles that it will read: always so many ahead, across blocks and units, because
+// blocks of few tokens leave no time to fetch what comes after them.
+struct ReadAhead {
+  const AttentionUnit* end = nullptr;   // of the units that this thread will probably work on one after another
+  const AttentionUnit* next = nullptr;  // the one of them that it has not begun
+  const AttentionUnit* unit = nullptr;  // whose tiles are being fetched
+  Place place;                          // the last place of that unit whose tiles were looked up
+  const uint8_t* tiles[kBlockTokens / kTileTokens];
+  int first = 0, count = 0;  // of the tiles: those that are still to be fetched
+  int fetched = 0;           // tiles that were fetched and not yet read
 };
 
 // Passes over one row of logits, for the choice of its token (ops/sampling.h); rows of any length.

@@ -107,8 +107,7 @@ void Program::plan(SelectOp& op) {
 TokenLayer Program::token_layer(int cache, int layer) const {
   const TokenCache& c = tokens_[cache];
   const size_t layer_bytes = options_.limits.page_size * c.token_bytes;
-  const Group& group = groups_[c.group];
-  return {options_.kv_format, group.pages.data() + c.offset + layer * layer_bytes, group.page_bytes, c.token_bytes,
+  return {options_.kv_format, slices(c.group, c.offset + layer * layer_bytes, layer_bytes), c.token_bytes,
           options_.limits.page_size};
 }
 

@@ -23,8 +23,8 @@ struct HeadLinear {
 // Where one layer's tokens lie: page -> token, a row for latents, a tile of 16 for keys of an indexer.
 struct TokenLayer {
   KvFormat format;
-  uint8_t* base;
-  size_t page_bytes, token_bytes;
+  PageSlices pages;
+  size_t token_bytes;
   int page_size;
 };
 

@@ -160,7 +160,8 @@ void Program::finish() {
   plan_experts();
   logits_ = HugeMemory(size_t(limits.max_sequences) * logits_stride() * sizeof(float));
   for (size_t g = 0; g < groups_.size(); g++) {
-    groups_[g].pages = HugeMemory(size_t(group_limits_[g].num_pages) * groups_[g].page_bytes);
+    const size_t bundle = size_t(1) << bundle_bits(), count = size_t(group_limits_[g].num_pages);
+    groups_[g].pages = HugeMemory((count + bundle - 1) / bundle * bundle * groups_[g].page_bytes);
   }
 #ifdef __GLIBC__
   malloc_trim(0);  // numbers that were packed lay in the heap, which would keep their memory for such as come again
@@ -171,7 +172,7 @@ void Program::finish() {
 
 size_t Program::kv_bytes() const {
   size_t bytes = 0;
-  for (const Group& group : groups_) bytes += group.pages.size();
+  for (size_t g = 0; g < groups_.size(); g++) bytes += size_t(group_limits_[g].num_pages) * groups_[g].page_bytes;
   return bytes;
 }
 

@@ -2,6 +2,7 @@
 //
 // Built once from Python (src/trimaran/kernels/native.py lowers a Program to these calls), then run() once per step.
 #pragma once
+#include <bit>
 #include <memory>
 #include <string>
 #include <variant>
@@ -289,9 +290,14 @@ class Program {
 
   // csrc/transfer.cpp
   size_t layer_bytes(const PagePart& part, KvFormat format) const;
-  void convert_heads(const PagePart& p, int layer, const uint8_t*& page, KvFormat to, uint8_t*& out,
+  // A bundle holds a block of attention where pages are smaller.
+  int bundle_bits() const { return std::bit_width(unsigned(kBlockTokens / options_.limits.page_size) | 1u) - 1; }
+  // The slices of `bytes` that lie `offset` bytes behind a page's beginning.
+  PageSlices slices(int group, size_t offset, size_t bytes) const;
+  template <class F>
+  void for_slices(int group, KvFormat to, F&& f) const;
+  void convert_slice(const PagePart& p, int layer, int head, const uint8_t* slice, KvFormat to, uint8_t* out,
                      float* scratch) const;
-  void convert_page(int group, const uint8_t* page, KvFormat to, uint8_t* out, float* scratch) const;
 
   // csrc/latent.cpp
   int add_token_cache(int group, const PagePart& part);

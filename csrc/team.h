@@ -125,6 +125,12 @@ class Team {
     for (Backoff b; !over(stage, uint32_t(tickets));) b.wait();
   }
 
+  // Of `units` shared out one by one, the end of those that a member takes before it helps with others'.
+  int end_of_queue(const Member& m, int units) const {
+    const int q = m.id % queues_;
+    return int(int64_t(units) * (q + 1) / queues_);
+  }
+
  private:
   struct alignas(128) Line {
     std::atomic<uint64_t> word{0};

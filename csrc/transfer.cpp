@@ -26,61 +26,77 @@ size_t Program::page_bytes(int group, KvFormat format) const {
   return bytes;
 }
 
-// Converts one layer's keys and values; moves `page` and `out` behind them.
-void Program::convert_heads(const PagePart& p, int layer, const uint8_t*& page, KvFormat to, uint8_t*& out,
-                            float* scratch) const {
-  const HeadsCache& cache = heads_[p.cache];
-  const KvFormat held = p.format_of(layer, options_.kv_format), given = p.format_of(layer, to);
-  const size_t page_bytes = layer_bytes(p, held), out_bytes = layer_bytes(p, given);
-  if (held == given) std::memcpy(out, page, page_bytes);
-  for (int head = 0; held != given && head < p.kv_heads; head++) {
-    kernels_.convert_heads(held, cache.scale_of(held, layer, head), page + page_bytes / p.kv_heads * head, given,
-                           cache.scale_of(given, layer, head), out + out_bytes / p.kv_heads * head,
-                           options_.limits.page_size / kTileTokens, p.width, scratch);
-  }
-  page += page_bytes, out += out_bytes;
+PageSlices Program::slices(int group, size_t offset, size_t bytes) const {
+  const Group& g = groups_[group];
+  const int bits = bundle_bits();
+  return {g.pages.data() + (offset << bits), bytes, g.page_bytes << bits, bits};
 }
 
-void Program::convert_page(int group, const uint8_t* page, KvFormat to, uint8_t* out, float* scratch) const {
-  const KvFormat from = options_.kv_format;
-  const int tiles = options_.limits.page_size / kTileTokens;
+// f(part, layer, kv head, bytes of the slice as it is held, bytes in pages of format `to`) for a page's slices, in
+// order.
+template <class F>
+void Program::for_slices(int group, KvFormat to, F&& f) const {
   for (const PagePart& p : groups_[group].parts) {
-    switch (p.kind) {
-      case PagePart::kHeads:
-        for (int layer = 0; layer < p.layers; layer++) convert_heads(p, layer, page, to, out, scratch);
-        continue;
-      case PagePart::kLatents:
-        kernels_.convert_latents(from, page, to, out, p.layers * options_.limits.page_size, p.width, p.rope, scratch);
-        break;
-      case PagePart::kIndexKeys:
-        kernels_.convert_index_keys(from, page, to, out, p.layers * tiles, p.width, scratch);
-        break;
+    for (int layer = 0; layer < p.layers; layer++) {
+      const size_t held = layer_bytes(p, p.format_of(layer, options_.kv_format)) / p.kv_heads;
+      const size_t given = layer_bytes(p, p.format_of(layer, to)) / p.kv_heads;
+      for (int head = 0; head < p.kv_heads; head++) f(p, layer, head, held, given);
     }
-    page += p.layers * layer_bytes(p, from), out += p.layers * layer_bytes(p, to);
+  }
+}
+
+void Program::convert_slice(const PagePart& p, int layer, int head, const uint8_t* slice, KvFormat to, uint8_t* out,
+                            float* scratch) const {
+  const KvFormat held = p.format_of(layer, options_.kv_format), given = p.format_of(layer, to);
+  const int tokens = options_.limits.page_size, tiles = tokens / kTileTokens;
+  switch (p.kind) {
+    case PagePart::kHeads: {
+      const HeadsCache& cache = heads_[p.cache];
+      kernels_.convert_heads(held, cache.scale_of(held, layer, head), slice, given, cache.scale_of(given, layer, head),
+                             out, tiles, p.width, scratch);
+      return;
+    }
+    case PagePart::kLatents:
+      kernels_.convert_latents(held, slice, given, out, tokens, p.width, p.rope, scratch);
+      return;
+    case PagePart::kIndexKeys:
+      kernels_.convert_index_keys(held, slice, given, out, tiles, p.width, scratch);
+      return;
   }
 }
 
 void Program::export_pages(int group, const std::vector<int32_t>& pages, KvFormat to, uint8_t* out) {
   check_running(false);
-  const size_t held = page_bytes(group, options_.kv_format), given = page_bytes(group, to);
+  const size_t page_out = page_bytes(group, to);
   team_.run([&](Team::Member& m) {
     team_.share(m, int(pages.size()), 1, [&](int i, int) {
-      const uint8_t* page = groups_[group].pages.data() + pages[i] * held;
-      if (to == options_.kv_format) {
-        std::memcpy(out + i * given, page, given);
-      } else {
-        convert_page(group, page, to, out + i * given, workers_[m.id].attention);
-      }
+      uint8_t* at = out + i * page_out;
+      size_t offset = 0;
+      for_slices(group, to, [&](const PagePart& p, int layer, int head, size_t held, size_t given) {
+        const uint8_t* slice = slices(group, offset, held).of(pages[i]);
+        if (p.format_of(layer, options_.kv_format) == p.format_of(layer, to)) {
+          std::memcpy(at, slice, held);
+        } else {
+          convert_slice(p, layer, head, slice, to, at, workers_[m.id].attention);
+        }
+        offset += held, at += given;
+      });
     });
   });
 }
 
 void Program::import_pages(int group, const std::vector<int32_t>& pages, const uint8_t* data) {
   check_running(false);
-  const size_t held = page_bytes(group, options_.kv_format);
+  const KvFormat own = options_.kv_format;
+  const size_t page_in = page_bytes(group, own);
   team_.run([&](Team::Member& m) {
-    team_.share(m, int(pages.size()), 1,
-                [&](int i, int) { std::memcpy(groups_[group].pages.data() + pages[i] * held, data + i * held, held); });
+    team_.share(m, int(pages.size()), 1, [&](int i, int) {
+      size_t offset = 0;
+      for_slices(group, own, [&](const PagePart&, int, int, size_t bytes, size_t) {
+        std::memcpy(slices(group, offset, bytes).of(pages[i]), data + i * page_in + offset, bytes);
+        offset += bytes;
+      });
+    });
   });
 }
 

@@ -67,44 +67,70 @@ struct Positions {
   }
 };
 
-// Where a unit is: at a block, and at a part or at several neighbours that find it in the same pages. It goes through
-// the blocks in ascending order, and through all parts before the next block.
-struct Place {
-  int block, part, parts;
-  int row, rows;  // of the unit: those of the parts
+TRIMARAN_INLINE Place before_first(const AttentionUnit& u) { return {u.block - 1, u.part, u.parts, 0, 0}; }
 
-  TRIMARAN_INLINE explicit Place(const AttentionUnit& u)
-      : block(u.block - 1), part(u.part), parts(u.parts), row(0), rows(0) {}
+// Goes on to the next place of a unit where there is something to read, through the blocks in ascending order and
+// through all parts before the next block; false at the unit's end.
+TRIMARAN_INLINE bool advance(const Attention& a, const AttentionUnit& u, Place& p) {
+  const int end = u.part + u.parts;
+  do {
+    p.part += p.parts, p.row += p.rows;
+    if (p.part == end) {
+      p.part = u.part, p.row = 0;
+      if (++p.block == u.block + u.blocks) return false;
+    }
+    p.parts = 1, p.rows = a.parts[p.part].rows;
+    for (; p.part + p.parts < end && a.parts[p.part + p.parts].shared > p.block; p.parts++) {
+      p.rows += a.parts[p.part + p.parts].rows;
+    }
+  } while (Positions(a, a.parts[p.part]).last < p.block * kBlockTokens);
+  return true;
+}
 
-  // Goes on to the next place where there is something to read; false at the unit's end.
-  TRIMARAN_INLINE bool advance(const Attention& a, const AttentionUnit& u) {
-    const int end = u.part + u.parts;
-    do {
-      part += parts, row += rows;
-      if (part == end) {
-        part = u.part, row = 0;
-        if (++block == u.block + u.blocks) return false;
-      }
-      parts = 1, rows = a.parts[part].rows;
-      for (; part + parts < end && a.parts[part + parts].shared > block; parts++) rows += a.parts[part + parts].rows;
-    } while (Positions(a, a.parts[part]).last < block * kBlockTokens);
-    return true;
+// The tiles of a place's block that its rows see; returns the number of the last + 1, and of the first by `first`.
+TRIMARAN_INLINE int find_tiles(const Attention& a, const AttentionUnit& u, const Place& p, const uint8_t** tiles,
+                               int& first) {
+  const UnitPart& part = a.parts[p.part];
+  const Positions at(a, part);
+  const int from = first_seen(at.first, a.window);
+  first = bigger(0, from / kTileTokens - p.block * kBlockTiles);
+  return find_tiles(a.kv, a.sequences[part.sequence].pages[a.group], u.kv_head, p.block, from, at.last + 1, tiles);
+}
+
+// The next tile that the thread will read after those that it was told of; null when there is none.
+TRIMARAN_INLINE const uint8_t* take_tile(const Attention& a, ReadAhead& ahead) {
+  while (ahead.first == ahead.count) {
+    if (ahead.unit == ahead.end) return nullptr;
+    if (advance(a, *ahead.unit, ahead.place)) {
+      ahead.count = find_tiles(a, *ahead.unit, ahead.place, ahead.tiles, ahead.first);
+    } else if (++ahead.unit != ahead.end) {
+      ahead.place = before_first(*ahead.unit);
+    }
   }
+  return ahead.tiles[ahead.first++];
+}
 
-  // The tiles of the block that the rows see; returns the number of the last + 1.
-  TRIMARAN_INLINE int find_tiles_of(const Attention& a, const AttentionUnit& u, const uint8_t** tiles) const {
-    const UnitPart& p = a.parts[part];
-    const Positions at(a, p);
-    return find_tiles(a.kv, a.sequences[p.sequence].pages[a.group], u.kv_head, block, first_seen(at.first, a.window),
-                      at.last + 1, tiles);
+// The unit is begun: if it is not the one that was thought to come next, what was fetched is of no use.
+TRIMARAN_INLINE void begin_reading(const AttentionUnit& u, ReadAhead& ahead) {
+  if (ahead.next != &u) {
+    ahead.unit = &u, ahead.place = before_first(u);
+    ahead.first = ahead.count = ahead.fetched = 0;
+    if (ahead.end <= &u) ahead.end = &u + 1;
   }
-};
+  ahead.next = &u + 1;
+}
 
-// The tiles that a unit reads first; none when there is no unit.
-TRIMARAN_INLINE int find_first_tiles(const Attention& a, const AttentionUnit* u, const uint8_t** tiles) {
-  if (!u) return 0;
-  Place place(*u);
-  return place.advance(a, *u) ? place.find_tiles_of(a, *u, tiles) : 0;
+// `tiles` tiles are about to be read: says what is to be fetched meanwhile.
+TRIMARAN_INLINE void look_ahead(const Attention& a, int tiles, Block& b) {
+  ReadAhead& ahead = *a.ahead;
+  for (; ahead.fetched < tiles; ahead.fetched++) take_tile(a, ahead);  // too late for these
+  ahead.fetched -= tiles;
+  b.coming_tiles = 0;
+  for (; ahead.fetched < kBlockTiles; ahead.fetched++) {
+    const uint8_t* tile = take_tile(a, ahead);
+    if (!tile) return;
+    b.coming[b.coming_tiles++] = tile;
+  }
 }
 
 // Appends the keys and values of those parts whose newest token lies in the unit's blocks.
@@ -123,6 +149,7 @@ template <class Pages>
 inline void attend_unit(const Attention& a, const AttentionUnit& u) {
   const int d = a.head_dim;
   Scratch scratch(a.scratch, d);
+  begin_reading(u, *a.ahead);
   store_new<Pages>(a, u, scratch.head);
 
   UnitRow rows[kUnitRows];
@@ -143,13 +170,11 @@ inline void attend_unit(const Attention& a, const AttentionUnit& u) {
   for (float& x : m) x = -__builtin_inff();
   if (u.partial < 0) std::memset(scratch.state, 0, size_t(u.rows) * d * sizeof(float));
 
-  Place place(u);
-  for (bool more = place.advance(a, u); more;) {
+  for (Place place = before_first(u); advance(a, u, place);) {
     Block block;
-    place.find_tiles_of(a, u, block.tile);
-    Place next = place;
-    more = next.advance(a, u);
-    block.next_tiles = more ? next.find_tiles_of(a, u, block.next) : find_first_tiles(a, a.next, block.next);
+    int first_tile;
+    const int tiles = find_tiles(a, u, place, block.tile, first_tile);
+    look_ahead(a, tiles - first_tile, block);
     const int first = place.block * kBlockTokens;
     int from = place.row, until = place.row + place.rows;  // the rows that see the block
     while (end[from] <= first) from++;
@@ -166,7 +191,7 @@ inline void attend_unit(const Attention& a, const AttentionUnit& u) {
       Reduced reduced{};
       reduced.o = scratch.block;
       Pages::template reduce<rows>(block, d, scratch.queries, terms, row, scratch, reduced);
-      block.next_tiles = 0;
+      block.coming_tiles = 0;
       if (u.partial < 0) {
         merge_rows(rows, m + row, l + row, scratch.state + row * d, reduced.m, reduced.l, d,
                    [&](int r) { return reduced.o + r * d; });
@@ -179,7 +204,6 @@ inline void attend_unit(const Attention& a, const AttentionUnit& u) {
         p[d] = reduced.m[r], p[d + 1] = reduced.l[r];
       }
     });
-    place = next;
   }
   if (u.partial >= 0) return;
   for (int r = 0; r < u.rows; r++) write_head(a, rows[r].row, rows[r].head, scratch.state + r * d, l[r]);

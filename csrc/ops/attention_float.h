@@ -79,20 +79,38 @@ struct FloatPages {
   static void reduce(const Block& b, int d, const float* queries, const Terms*, int first_row, Scratch& scratch,
                      Reduced& out) {
     constexpr int kAtOnce = kAttentionSums / R >= 4 ? 4 : kAttentionSums / R >= 2 ? 2 : 1;
+    constexpr int kScoreParts = Fetch::kParts / 2;
     const float* q = queries + first_row * d;
+    Fetch fetch(b, tile_bytes(d));
     int t = b.first_tile;
-    for (; t + kAtOnce <= b.tiles; t += kAtOnce) score<R, kAtOnce>(b, t, q, d, scratch.scores);
+    for (; t + kAtOnce <= b.tiles; t += kAtOnce) {
+      score<R, kAtOnce>(b, t, q, d, scratch.scores);
+      fetch.until(kScoreParts * (t + kAtOnce) / kBlockTiles);
+    }
     for (; t < b.tiles; t++) score<R, 1>(b, t, q, d, scratch.scores);
     for (int r = 0; r < R; r++) {
       softmax(scratch.scores + r * kBlockTokens, b, d, r, out.m[r], out.l[r]);
     }
+    fetch.until(kScoreParts);
     int i = 0;
-    for (; i + 16 * kAtOnce <= d; i += 16 * kAtOnce) weigh<R, kAtOnce>(b, scratch.scores, d, i, out.o);
+    for (; i + 16 * kAtOnce <= d; i += 16 * kAtOnce) {
+      weigh<R, kAtOnce>(b, scratch.scores, d, i, out.o);
+      fetch.until(kScoreParts + (Fetch::kParts - kScoreParts) * (i + 16 * kAtOnce) / d);
+    }
     for (; i < d; i += 16) weigh<R, 1>(b, scratch.scores, d, i, out.o);
+    fetch.until(Fetch::kParts);
   }
 
  private:
   static constexpr bool kScaled = sizeof(T) == 1 && !Static;
+
+  TRIMARAN_INLINE static int tile_bytes(int d) {
+    constexpr KvFormat format = sizeof(T) == 4   ? KvFormat::kFp32
+                                : sizeof(T) == 2 ? KvFormat::kBf16
+                                : Static         ? KvFormat::kFp8Static
+                                                 : KvFormat::kFp8;
+    return kTileTokens * kv_token_bytes(format, d);
+  }
 
   // NaN for the keys of a tile that were not finite, else 0.
   TRIMARAN_INLINE static F16 marked(const uint8_t* tile) {
@@ -103,19 +121,13 @@ struct FloatPages {
     return reinterpret_cast<const float*>(tile + 2 * d * kTileTokens * sizeof(T));
   }
 
-  // Scores [R][kBlockTokens] of R queries against N tiles from tile t on. Meanwhile the tiles of the next block come.
+  // Scores [R][kBlockTokens] of R queries against N tiles from tile t on.
   template <int R, int N>
   TRIMARAN_INLINE static void score(const Block& b, int t, const float* q, int d, float* scores) {
-    constexpr int kLine = 64 / sizeof(T);  // numbers of a cache line
     const uint8_t* const* tiles = b.tile + t;
-    const int ahead = smaller(N, b.next_tiles - t);
     F16 s[R * N];
     unroll<R * N>(TRIMARAN_UNROLL(i) { s[i] = zero(); });
     for (int i = 0; i < d; i++) {
-      for (int j = 0; j < ahead && i * kTileTokens % kLine == 0; j++) {
-        prefetch(reinterpret_cast<const T*>(b.next[t + j]) + i * kTileTokens);
-        prefetch(reinterpret_cast<const T*>(b.next[t + j]) + (d + i) * kTileTokens);
-      }
       F16 k[N];
       unroll<N>(TRIMARAN_UNROLL(j) { k[j] = load(reinterpret_cast<const T*>(tiles[j]) + i * kTileTokens); });
       unroll<R>(TRIMARAN_UNROLL(r) {

@@ -163,27 +163,29 @@ struct IntPages {
     constexpr int kAtOnce = kAttentionSums / R >= 4 ? 4 : kAttentionSums / R >= 2 ? 2 : 1;
     constexpr int kTilesAtOnce = Keys == KvFormat::kInt8 || kAtOnce == 1 ? kAtOnce : kAtOnce / 2;
     terms += first_row;
+    Fetch fetch(b, tile_bytes(d));
     int t = b.first_tile;
     for (; t + kTilesAtOnce <= b.tiles; t += kTilesAtOnce) {
       score<R, kTilesAtOnce>(b, t, queries, first_row, terms, d, scratch.scores);
+      fetch.until(kScoreParts * (t + kTilesAtOnce) / kBlockTiles);
     }
     for (; t < b.tiles; t++) score<R, 1>(b, t, queries, first_row, terms, d, scratch.scores);
-    for (; t < b.next_tiles; t++) {  // a block after a shorter one
-      const uint8_t* end = key_scales_of(b.next[t], d);
-      if (!Static) end += (key_scale_bytes(Keys, d) + value_scale_bytes(Values, d)) * kTileTokens;
-      for (const uint8_t* line = b.next[t]; line < end; line += kLine) prefetch(line);
-    }
     find_largest<R>(b, scratch.scores, out);
     float most[R];
-    weigh_scores<R>(b, scratch.scores, out, most, [&](int t, F16 w) TRIMARAN_BODY {
-      if constexpr (Static || kManyScales) return w;
-      return mul(w, load_value_scales(b.tile[t], d, 0));
-    });
+    weigh_scores<R>(
+        b, scratch.scores, out, most,
+        [&](int t, F16 w) TRIMARAN_BODY {
+          if constexpr (Static || kManyScales) return w;
+          return mul(w, load_value_scales(b.tile[t], d, 0));
+        },
+        [&](int r) TRIMARAN_BODY { fetch.until(kScoreParts + kWeightParts * (r + 1) / R); });
     const auto gather = [&](int i, int end, const float* scaled) TRIMARAN_BODY {
       Rounding rounding[R];
       round_weights<R, Values == KvFormat::kInt4>(b, scaled, most, scratch.weights, rounding);
-      for (; i + 16 * kAtOnce <= end; i += 16 * kAtOnce) weigh<R, kAtOnce>(b, scratch.weights, rounding, d, i, out.o);
-      for (; i < end; i += 16) weigh<R, 1>(b, scratch.weights, rounding, d, i, out.o);
+      for (; i + 16 * kAtOnce <= end; i += 16 * kAtOnce) {
+        weigh<R, kAtOnce>(b, scratch.weights, rounding, d, i, out.o, fetch);
+      }
+      for (; i < end; i += 16) weigh<R, 1>(b, scratch.weights, rounding, d, i, out.o, fetch);
     };
     if constexpr (!kManyScales) {
       gather(0, d, scratch.scores);
@@ -192,13 +194,22 @@ struct IntPages {
         gather(i, smaller(d, i + kValueGroup), scale_weights<R>(b, d, i / kValueGroup, scratch, most));
       }
     }
+    fetch.until(Fetch::kParts);
   }
 
  private:
   static constexpr bool kFine = Wide && Keys == KvFormat::kInt4, kManyScales = Wide && Values == KvFormat::kInt4;
-  static constexpr int kLine = 64;                               // bytes of a vector
+  static constexpr int kLine = 64;  // bytes of a vector
+  // What is fetched during the first two of three passes over a block.
+  static constexpr int kScoreParts = Fetch::kParts / 4, kWeightParts = Fetch::kParts * 3 / 8;
+  static constexpr int kGatherParts = Fetch::kParts - kScoreParts - kWeightParts;
   static constexpr int kKeyGroup = kFine ? kFineGroup : kGroup;  // dimensions of an int4 key that share a scale
-  static constexpr int kKeyDims = Keys == KvFormat::kInt8 ? 4 : 8, kValueDims = Values == KvFormat::kInt8 ? 4 : 8;
+  static constexpr int kKeyDims = Keys == KvFormat::kInt8 ? 4 : 8;
+
+  TRIMARAN_INLINE static int tile_bytes(int d) {
+    constexpr KvFormat format = Static ? KvFormat::kInt8Static : Keys == Values ? Keys : KvFormat::kInt8Int4;
+    return kTileTokens * kv_token_bytes(format, d);
+  }
 
   // Dimensions of a value that share a scale.
   TRIMARAN_INLINE static int group_width(int d) { return kManyScales ? kValueGroup : d; }
@@ -252,23 +263,12 @@ struct IntPages {
     return scratch.scaled;
   }
 
-  // Scores [R][kBlockTokens] of R queries against N tiles from tile t on. Meanwhile the tiles of the next block come.
+  // Scores [R][kBlockTokens] of R queries against N tiles from tile t on.
   template <int R, int N>
   TRIMARAN_INLINE static void score(const Block& b, int t, const float* queries, int first_row, const Terms* terms,
                                     int d, float* scores) {
     const auto* q = reinterpret_cast<const int8_t*>(queries) + first_row * d;
     const uint8_t* const* tiles = b.tile + t;
-    const int ahead = smaller(N, b.next_tiles - t);
-    const auto fetch = [&](int i) TRIMARAN_BODY {
-      for (int j = 0; j < ahead; j++) {
-        prefetch(b.next[t + j] + i / kKeyDims * kLine);
-        if (i % kValueDims == 0) prefetch(values_of(b.next[t + j], d) + i / kValueDims * kLine);
-      }
-    };
-    for (int j = 0; j < ahead && !Static; j++) {
-      const uint8_t* end = value_scales_of(b.next[t + j], d) + value_scale_bytes(Values, d) * kTileTokens;
-      for (const uint8_t* p = key_scales_of(b.next[t + j], d); p < end; p += kLine) prefetch(p);
-    }
     if constexpr (Keys == KvFormat::kInt8) {
       I16 s[R * N];
       unroll<R * N>(TRIMARAN_UNROLL(i) {
@@ -276,7 +276,6 @@ struct IntPages {
         keep_apart(s[i]);
       });
       for (int i = 0; i < d; i += kKeyDims) {
-        fetch(i);
         unroll<N>(TRIMARAN_UNROLL(j) {
           const Full k(load_bytes(tiles[j] + i / kKeyDims * kLine));
           unroll<R>(TRIMARAN_UNROLL(r) { dot4(s[r * N + j], k, load_quad(q + r * d + i)); });
@@ -308,7 +307,6 @@ struct IntPages {
           keep_apart(dots[i]);
         });
         for (int i = g * kKeyGroup; i < smaller(d, (g + 1) * kKeyGroup); i += kKeyDims) {
-          fetch(i);
           unroll<N>(TRIMARAN_UNROLL(j) {
             const Bytes codes = load_bytes(tiles[j] + i / kKeyDims * kLine);
             const Small low(low_nibbles(codes)), high(high_nibbles(codes));
@@ -351,10 +349,10 @@ struct IntPages {
     }
   }
 
-  // Weights [R][kBlockTokens] times values, dimensions i .. i + 16 N.
+  // Weights [R][kBlockTokens] times values, dimensions i .. i + 16 N. Meanwhile the rest of what is next comes.
   template <int R, int N>
   TRIMARAN_INLINE static void weigh(const Block& b, const uint8_t* weights, const Rounding* rounding, int d, int i,
-                                    float* o) {
+                                    float* o, Fetch& fetch) {
     I16 sum[R * N];
     unroll<R * N>(TRIMARAN_UNROLL(j) {
       sum[j] = set1_int(0);
@@ -362,6 +360,7 @@ struct IntPages {
     });
     weights += b.first_tile * kTileTokens;
     for (int t = b.first_tile; t < b.tiles; t++) {
+      fetch.until(kScoreParts + kWeightParts + kGatherParts * (i + 16 * N * t / kBlockTiles) / d);
       const uint8_t* v = values_of(b.tile[t], d);
 #pragma GCC unroll 1
       for (int quad = 0; quad < 4; quad++, v += 4 * kv_code_bytes(Values, d), weights += 4) {

@@ -1,6 +1,6 @@
 // Where keys and values lie, and what attention of any page format is made of.
 //
-//   page  [layer][kv head][tile of 16 tokens]{ K | V | scales }
+//   [bundle of pages][layer][kv head][page][tile of 16 tokens]{ K | V | scales }
 //
 // K has the tokens across the lanes: a tile's 16 scores come out as one vector, without horizontal sums.
 namespace trimaran::TRIMARAN_ISA {
@@ -8,7 +8,7 @@ namespace trimaran::TRIMARAN_ISA {
 constexpr int kBlockTiles = kBlockTokens / kTileTokens;
 
 TRIMARAN_INLINE uint8_t* tile_at(const KvLayer& kv, const int32_t* pages, int kv_head, int tile) {
-  return kv.base + size_t(pages[tile / kv.tiles_per_page]) * kv.page_bytes + kv_head * kv.head_bytes +
+  return kv.first_head.of(pages[tile / kv.tiles_per_page]) + kv_head * kv.head_bytes +
          size_t(tile % kv.tiles_per_page) * kv.tile_bytes;
 }
 
@@ -21,7 +21,7 @@ TRIMARAN_INLINE int find_tiles(const KvLayer& kv, const int32_t* pages, int kv_h
   pages += first / kv.tiles_per_page;
   int in_page = first % kv.tiles_per_page;
   for (int t = skipped; t < count; t++) {
-    tiles[t] = kv.base + size_t(*pages) * kv.page_bytes + kv_head * kv.head_bytes + in_page * kv.tile_bytes;
+    tiles[t] = kv.first_head.of(*pages) + kv_head * kv.head_bytes + in_page * kv.tile_bytes;
     if (++in_page == kv.tiles_per_page) in_page = 0, pages++;
   }
   for (int t = 0; t < skipped; t++) tiles[t] = tiles[skipped];
@@ -72,13 +72,46 @@ struct Scratch {
         head(scaled + kReduceRows * (kBlockTokens + kBlockTokens / 4)) {}
 };
 
+constexpr int kMostComing = 2 * kBlockTiles;
+
 // One block of tokens, as some rows of a unit see it.
 struct Block {
   const uint8_t* tile[kBlockTiles];
-  int first_tile, tiles;             // range that holds the tokens which the rows see
-  const uint8_t* next[kBlockTiles];  // what this thread will read after the block, to be fetched meanwhile
-  int next_tiles;
+  int first_tile, tiles;               // range that holds the tokens which the rows see
+  const uint8_t* coming[kMostComing];  // what this thread will read after the block, to be fetched meanwhile
+  int coming_tiles;
   const int *hidden, *visible;  // [rows] a row sees the block's tokens hidden .. visible, at least 1; both ascend
+};
+
+// Fetches what a thread will read next, piece by piece while it works on a block: so memory always has something to
+// bring, and never so much that loads have to wait for a place in the queue.
+class Fetch {
+ public:
+  static constexpr int kParts = 64;
+
+  TRIMARAN_INLINE Fetch(const Block& b, int tile_bytes)
+      : tiles_(b.coming),
+        per_tile_((tile_bytes + kMostBytes - 1) / kMostBytes),
+        pieces_(b.coming_tiles * per_tile_),
+        tile_bytes_(tile_bytes),
+        bytes_((tile_bytes / per_tile_ + kLine - 1) / kLine * kLine) {}
+
+  // Fetches what of the first `part` of kParts equal parts was not fetched yet.
+  TRIMARAN_INLINE void until(int part) {
+    for (const int count = pieces_ * part / kParts; fetched_ < count; fetched_++) {
+      const uint8_t* tile = tiles_[fetched_ / per_tile_];
+      const int from = fetched_ % per_tile_ * bytes_, end = smaller(from + bytes_, tile_bytes_);
+      for (int i = from; i < end; i += kLine) prefetch(tile + i);
+    }
+  }
+
+ private:
+  static constexpr int kLine = 64;
+  static constexpr int kMostBytes =
+      36 * kLine;  // of a piece: a tile of int8 in one go is better than in two or with another
+  const uint8_t* const* tiles_;
+  int per_tile_, pieces_, fetched_ = 0;
+  int tile_bytes_, bytes_;
 };
 
 // Lanes of tile t that row r sees, the others replaced.

@@ -48,9 +48,9 @@ TRIMARAN_INLINE float scale_row(const Block& b, int r, float* to, F&& f) {
 }
 
 // Scores become scaled(tile, weight) of weights 2^(s - m), whose sums `out` gets; `most` gets the largest that is
-// stored.
-template <int R, class F>
-TRIMARAN_INLINE void weigh_scores(const Block& b, float* scores, Reduced& out, float* most, F&& scaled) {
+// stored. done(r) after each row.
+template <int R, class F, class G>
+TRIMARAN_INLINE void weigh_scores(const Block& b, float* scores, Reduced& out, float* most, F&& scaled, G&& done) {
   for (int r = 0; r < R; r++) {
     float* s = scores + r * kBlockTokens;
     const F16 m = set1(out.m[r]);
@@ -61,6 +61,7 @@ TRIMARAN_INLINE void weigh_scores(const Block& b, float* scores, Reduced& out, f
       return scaled(t, w);
     });
     out.l[r] = reduce_add(total);
+    done(r);
   }
 }
 

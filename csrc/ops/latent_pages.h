@@ -15,8 +15,7 @@
 namespace trimaran::TRIMARAN_ISA {
 
 TRIMARAN_INLINE uint8_t* token_at(const TokenLayer& kv, const int32_t* pages, int position) {
-  return kv.base + size_t(pages[position / kv.page_size]) * kv.page_bytes +
-         size_t(position % kv.page_size) * kv.token_bytes;
+  return kv.pages.of(pages[position / kv.page_size]) + size_t(position % kv.page_size) * kv.token_bytes;
 }
 
 // The transform of a part, and what undoes it.

@@ -9,7 +9,7 @@ namespace trimaran::TRIMARAN_ISA {
 TRIMARAN_INLINE size_t key_tile_bytes(const SelectTokens& a) { return a.keys.token_bytes * kTileTokens; }
 TRIMARAN_INLINE uint8_t* key_tile(const SelectTokens& a, const int32_t* pages, int tile) {
   const int tiles = a.keys.page_size / kTileTokens;
-  return a.keys.base + size_t(pages[tile / tiles]) * a.keys.page_bytes + size_t(tile % tiles) * key_tile_bytes(a);
+  return a.keys.pages.of(pages[tile / tiles]) + size_t(tile % tiles) * key_tile_bytes(a);
 }
 
 // Writes a token's key [n] into its tile.
