@@ -33,16 +33,19 @@ struct Matrix {
 
 // What a linear kernel needs of one group of 32 quantised activations: one 16-byte broadcast source.
 struct GroupTerms {
-  float scale;         // absmax / 127; of wide rows a 256th of that
+  float scale;         // absmax / 127; of a group of 15 bits a 256th of that
   float scaled_sum;    // scale * sum(q): meets the minimum of int4z weights
-  int32_t correct8;    // -8 * sum(q): start of an accumulator whose weights are q + 8
-  int32_t correct128;  // -128 * sum(q)
+  int32_t correct128;  // -128 * sum(q): start of an accumulator whose weights are q + 128
+  int32_t wide;        // 1 if its values have 15 bits
+
+  int32_t correct8() const { return correct128 / 16; }
 };
 
 // Rows that are ready for a linear layer; either the int8 part or the float part is used. Beside int8, a matrix with
 // outliers reads floats too: what the integers stand for.
 //
-// A wide row keeps 15 bits of each value, q = 256 * high + low: each group is 32 high bytes, then 32 low bytes.
+// A wide row keeps 15 bits of the values of its coarser groups, q = 256 * high + low: each group is 32 high bytes, then
+// 32 low bytes. Of the others it keeps 7, as other rows do, and the second bytes are 0.
 struct Activations {
   int8_t* q;
   bool wide;

@@ -9,6 +9,10 @@
 #define TRIMARAN_INLINE __attribute__((always_inline)) inline
 #define TRIMARAN_BODY __attribute__((always_inline))
 
+// What memory held before must be loaded again: else GCC keeps weights that a branch may need, and spills sums for
+// them.
+static TRIMARAN_INLINE void reload() { asm volatile("" ::: "memory"); }
+
 // Where no instruction packs the selected lanes of a vector.
 static TRIMARAN_INLINE int copy_selected(float* p, uint32_t mask, const float* lanes) {
   int n = 0;

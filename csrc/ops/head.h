@@ -37,7 +37,7 @@ inline void begin_shortlist(const Shortlist& list) {
       for (int i = 0; i < kGroup; i++) sum += q[i] * q[i];
       const float squares = from[g].scale * from[g].scale * float(sum);
       list.squares[r * groups + g] = squares;
-      list.terms[r * groups + g] = {16 * from[g].scale, 7.5f * from[g].scaled_sum, from[g].correct8, 0};
+      list.terms[r * groups + g] = {16 * from[g].scale, 7.5f * from[g].scaled_sum, from[g].correct128, 0};
       all += squares;
     }
     list.reach[r] = kReach * __builtin_sqrtf(all);

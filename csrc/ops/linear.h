@@ -42,7 +42,7 @@ template <bool Minima>
 struct NibbleBlock : WholeBlock<Minima ? 640 : 576> {  // int4 (zero point 8) or int4z (a minimum per group)
   using Weights = Small;
   static constexpr int kScales = 512, kMinima = Minima ? 576 : 0;
-  TRIMARAN_INLINE static int32_t start(const GroupTerms& g) { return Minima ? 0 : g.correct8; }
+  TRIMARAN_INLINE static int32_t start(const GroupTerms& g) { return Minima ? 0 : g.correct8(); }
   template <int V, class F>
   TRIMARAN_INLINE static void for_quads(const uint8_t* p, F&& f) {
     unroll<4>(TRIMARAN_UNROLL(i) {
@@ -64,8 +64,8 @@ struct NibbleBlock : WholeBlock<Minima ? 640 : 576> {  // int4 (zero point 8) or
 
 // R rows x V vectors of 16 columns (the strip's first or second, or both) of quantised weights times int8 activations.
 // Per group: an exact integer dot product, then y = fma(dot * activation scale, weight scale, y) and, with minima,
-// y = fma(minimum, scaled sum, y). Wide rows go through the group twice: 256 * (dot of the high bytes) + (dot of the
-// low bytes), exact in 32 bits.
+// y = fma(minimum, scaled sum, y). Wide rows go through a group twice where one of them has 15 bits there: 256 * (dot
+// of the high bytes) + (dot of the low bytes), exact in 32 bits.
 template <class Block, int R, int V, bool Wide>
 TRIMARAN_INLINE void int_tile(typename Block::Place p, int blocks, int half, const int8_t* q, size_t q_stride,
                               const GroupTerms* groups, size_t group_stride, bool stream, float* y) {
@@ -91,11 +91,20 @@ TRIMARAN_INLINE void int_tile(typename Block::Place p, int blocks, int half, con
     };
     add_dots(q);
     if constexpr (Wide) {
+      int32_t wide = 0;
+      unroll<R>(TRIMARAN_UNROLL(r) { wide |= groups[r * group_stride].wide; });
+      if (wide) {
+        unroll<R>(TRIMARAN_UNROLL(r) {
+          const int bits = 8 * groups[r * group_stride].wide;
+          unroll<V>(TRIMARAN_UNROLL(v) { d[r * V + v] = shift_left(d[r * V + v], bits); });
+        });
+        reload();
+        add_dots(q + kGroup);
+      }
       unroll<R>(TRIMARAN_UNROLL(r) {
         const I16 start = set1_int(Block::start(groups[r * group_stride]));
-        unroll<V>(TRIMARAN_UNROLL(v) { d[r * V + v] = add(times256(d[r * V + v]), start); });
+        unroll<V>(TRIMARAN_UNROLL(v) { d[r * V + v] = add(d[r * V + v], start); });
       });
-      add_dots(q + kGroup);
     }
     const uint8_t* terms = Block::terms(p) + half * 32;
     unroll<V>(TRIMARAN_UNROLL(v) {

@@ -33,11 +33,10 @@ TRIMARAN_INLINE F16 left_over(F16 scaled, I16 q) {
   return max(set1(-127.f), min(set1(127.f), left));
 }
 
-// Quantises 32 values: scale = absmax / 127, q = round half to even (x * (127 / absmax)). `rounded`: gets what the
-// integers stand for, if not null.
+// Quantises 32 values: scale = absmax / 127, q = round half to even (x * (127 / absmax)). Wide: to 15 bits, and the
+// scale is a 256th of that. `rounded`: gets what the integers stand for, if not null.
 template <bool Wide>
-TRIMARAN_INLINE void quantise_group(F16 a, F16 b, int8_t* q, GroupTerms* g, float* rounded) {
-  const float absmax = reduce_max(max(abs(a), abs(b)));
+TRIMARAN_INLINE void quantise_group(F16 a, F16 b, float absmax, int8_t* q, GroupTerms* g, float* rounded) {
   if (any_nan(a, b) || absmax > kLargest) {  // no integers stand for such a group: its products shall be NaN
     for (int i = 0; i < (Wide ? 64 : 32); i += 16) store_int8(q + i, set1_int(0));
     *g = {__builtin_nanf(""), __builtin_nanf(""), 0, 0};
@@ -66,7 +65,7 @@ TRIMARAN_INLINE void quantise_group(F16 a, F16 b, int8_t* q, GroupTerms* g, floa
     store(rounded, mul(to_float(qa), set1(scale)));
     store(rounded + 16, mul(to_float(qb), set1(scale)));
   }
-  *g = {scale, scale * float(sum), -8 * sum, -128 * sum};
+  *g = {scale, scale * float(sum), -128 * sum, Wide};
 }
 
 // The largest magnitude; more than kLargest if one of the numbers is not finite.
@@ -112,39 +111,62 @@ TRIMARAN_INLINE void clip_vector(const float* x, int d, float inverse, int8_t* q
   for (int i = 0; i < d; i += 16) store_int8(q + i, to_int(max(least, min(most, mul(load(x + i), times)))));
 }
 
-// f(k, v0, v1) for each 32 values of the row, normalised if there is a norm.
-template <class F>
-TRIMARAN_INLINE void for_prepared_row(const Prepare& p, int row, F&& f) {
-  const float* x = p.x + size_t(p.gather ? p.gather[row] : row) * p.x_stride;
-  if (!p.norm) {
-    for (int k = 0; k < p.k; k += 32) f(k, load(x + k), load(x + k + 16));
-    return;
+// A row, normalised if there is a norm, 32 values at a time.
+class PreparedRow {
+ public:
+  TRIMARAN_INLINE PreparedRow(const Prepare& p, int row)
+      : x_(p.x + size_t(p.gather ? p.gather[row] : row) * p.x_stride),
+        norm_(p.norm),
+        r_(set1(p.norm ? inverse_rms(x_, p.width, p.eps) : 1.f)) {}
+
+  TRIMARAN_INLINE void get(int k, F16& a, F16& b) const {
+    a = load(x_ + k), b = load(x_ + k + 16);
+    if (norm_) a = mul(mul(a, r_), load(norm_ + k)), b = mul(mul(b, r_), load(norm_ + k + 16));
   }
-  const F16 r = set1(inverse_rms(x, p.width, p.eps));
-  for (int k = 0; k < p.k; k += 32) {
-    f(k, mul(mul(load(x + k), r), load(p.norm + k)), mul(mul(load(x + k + 16), r), load(p.norm + k + 16)));
+
+ private:
+  const float *x_, *norm_;
+  F16 r_;
+};
+
+// Quantises a row. Of a wide one the coarser groups alone keep what rounding leaves: outliers make most of the error,
+// and they lie in few groups, often the same ones in all rows.
+TRIMARAN_INLINE void quantise_row(const Prepare& p, const PreparedRow& row, int8_t* q, GroupTerms* g, float* rounded) {
+  const int groups = p.k / kGroup;
+  float squares = 0;
+  for (int i = 0; i < groups; i++) {
+    F16 a, b;
+    row.get(i * kGroup, a, b);
+    g[i].scale = reduce_max(max(abs(a), abs(b)));
+    squares += g[i].scale * g[i].scale;
+  }
+  const float least = 0.5f * (squares / float(groups));
+  for (int i = 0; i < groups; i++, q += p.wide ? 2 * kGroup : kGroup) {
+    F16 a, b;
+    row.get(i * kGroup, a, b);
+    const float absmax = g[i].scale;
+    if (p.wide && absmax * absmax >= least) {
+      quantise_group<true>(a, b, absmax, q, g + i, rounded);
+    } else {
+      quantise_group<false>(a, b, absmax, q, g + i, rounded);
+      if (p.wide) store_int8(q + 32, set1_int(0)), store_int8(q + 48, set1_int(0));
+    }
+    if (rounded) rounded += kGroup;
   }
 }
 
 inline void prepare(const Prepare& p, int first, int end) {
-  for (int row = first; row < end; row++) {
+  for (int i = first; i < end; i++) {
+    const PreparedRow row(p, i);
+    float* f = p.f32 + size_t(i) * p.f32_stride;
     if (p.q) {
-      int8_t* q = p.q + size_t(row) * p.q_stride;
-      GroupTerms* g = p.groups + size_t(row) * p.group_stride;
-      float* f = p.both ? p.f32 + size_t(row) * p.f32_stride : nullptr;
-      for_prepared_row(p, row, [&](int k, F16 a, F16 b) TRIMARAN_BODY {
-        if (p.wide) {
-          quantise_group<true>(a, b, q + 2 * k, g + k / kGroup, f ? f + k : nullptr);
-        } else {
-          quantise_group<false>(a, b, q + k, g + k / kGroup, f ? f + k : nullptr);
-        }
-      });
-    } else {
-      float* f = p.f32 + size_t(row) * p.f32_stride;
-      for_prepared_row(p, row, [&](int k, F16 a, F16 b) TRIMARAN_BODY {
-        store(f + k, a);
-        store(f + k + 16, b);
-      });
+      quantise_row(p, row, p.q + size_t(i) * p.q_stride, p.groups + size_t(i) * p.group_stride, p.both ? f : nullptr);
+      continue;
+    }
+    for (int k = 0; k < p.k; k += kGroup) {
+      F16 a, b;
+      row.get(k, a, b);
+      store(f + k, a), store(f + k + 16, b);
     }
   }
 }

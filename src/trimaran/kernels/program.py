@@ -106,8 +106,8 @@ class LayerNorm:
 class Linear:
     """``out = x @ weight.T + bias``. ``weight`` ``[out.width, x.width]``.
 
-    ``wide``: where activations are int8, this layer's input keeps 15 bits instead of 7. Meant for queries and keys,
-    whose errors the softmax multiplies.
+    ``wide``: where activations are int8, this layer's input keeps 15 bits instead of 7 in its coarser groups. Meant
+    for queries and keys, whose errors the softmax multiplies.
     """
 
     out: Buffer
