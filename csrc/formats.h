@@ -110,9 +110,9 @@ constexpr int key_scale_bytes(KvFormat f, int head_dim) {
   return part_scale_bytes(f, head_dim) + (has_fine_keys(f, head_dim) ? 4 : 0);
 }
 constexpr int value_group(int head_dim) { return head_dim > kWideHead ? kValueGroup : head_dim; }  // of int4
+constexpr int most_value_scales(int head_dim) { return (head_dim + value_group(head_dim) - 1) / value_group(head_dim); }
 constexpr int value_scale_bytes(KvFormat f, int head_dim) {
-  const int group = value_group(head_dim);
-  return f == KvFormat::kInt4 ? (head_dim + group - 1) / group * 2 : kv_scale_bytes(f);
+  return f == KvFormat::kInt4 ? most_value_scales(head_dim) * 2 : kv_scale_bytes(f);
 }
 
 // Dimensions of a key or value that one Hadamard transform goes over.

@@ -305,7 +305,8 @@ constexpr int kReduceRows = 12;  // most of them that any instruction set works 
 // Floats of scratch that attend() and store_kv() use.
 constexpr size_t attention_scratch(int head_dim) {
   return size_t(2 * kUnitRows + kReduceRows + 1) * head_dim +
-         size_t(kReduceRows) * (2 * kBlockTokens + kBlockTokens / 4);
+         size_t(kReduceRows) * (2 * kBlockTokens + kBlockTokens / 4) +
+         size_t(most_value_scales(head_dim) + 1) * kBlockTokens;
 }
 // Floats of scratch that the conversion of tiles uses, whose tokens are `width` numbers wide.
 constexpr size_t convert_scratch(int width) { return 2 * size_t(width) * kTileTokens; }

@@ -154,6 +154,13 @@ TRIMARAN_INLINE void store_uint8(uint8_t* p, I16 a) {
 TRIMARAN_INLINE __m256 power_of_two(__m256i n) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n, _mm256_set1_epi32(127)), 23));
 }
+TRIMARAN_INLINE __m256 split_half(__m256 x, __m256& power) {
+  const __m256i bits = _mm256_castps_si256(x), one = _mm256_set1_epi32(0x3F800000);
+  power = _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_srli_epi32(bits, 23), _mm256_set1_epi32(127)));
+  return _mm256_castsi256_ps(_mm256_or_si256(_mm256_and_si256(bits, _mm256_set1_epi32(0x7FFFFF)), one));
+}
+// x = mantissa * 2^power, 1 <= mantissa < 2, for normal x above zero.
+TRIMARAN_INLINE F16 split_power(F16 x, F16& power) { return {split_half(x.lo, power.lo), split_half(x.hi, power.hi)}; }
 TRIMARAN_INLINE F16 scale_by_power(F16 p, F16 n) {
   const I16 i = to_int(n);
   return {_mm256_mul_ps(p.lo, power_of_two(i.lo)), _mm256_mul_ps(p.hi, power_of_two(i.hi))};

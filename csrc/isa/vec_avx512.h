@@ -106,6 +106,11 @@ TRIMARAN_INLINE void store_int8(int8_t* p, I16 a) {                  // values w
 TRIMARAN_INLINE void store_uint8(uint8_t* p, I16 a) {  // values within uint8
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a));
 }
+// x = mantissa * 2^power, 1 <= mantissa < 2, for normal x above zero.
+TRIMARAN_INLINE F16 split_power(F16 x, F16& power) {
+  power = _mm512_getexp_ps(x);
+  return _mm512_getmant_ps(x, _MM_MANT_NORM_1_2, _MM_MANT_SIGN_zero);
+}
 // p * 2^n for whole n with 2^n normal.
 TRIMARAN_INLINE F16 scale_by_power(F16 p, F16 n) { return _mm512_scalef_ps(p, n); }
 

@@ -158,6 +158,11 @@ TRIMARAN_INLINE void store_int8(int8_t* p, I16 a) {
 TRIMARAN_INLINE void store_uint8(uint8_t* p, I16 a) {
   for (int i = 0; i < 16; i++) p[i] = uint8_t(a.v[i / 4][i % 4]);
 }
+// x = mantissa * 2^power, 1 <= mantissa < 2, for normal x above zero.
+TRIMARAN_INLINE F16 split_power(F16 x, F16& power) {
+  power = TRIMARAN_EACH(F16, __builtin_convertvector((Int4(x.v[i]) >> 23) - 127, Float4));
+  return TRIMARAN_EACH(F16, Float4((Int4(x.v[i]) & 0x7FFFFF) | 0x3F800000));
+}
 TRIMARAN_INLINE F16 scale_by_power(F16 p, F16 n) {
   const I16 e = to_int(n);
   return TRIMARAN_EACH(F16, p.v[i] * Float4((e.v[i] + 127) << 23));

@@ -154,6 +154,10 @@ inline void attend_unit(const Attention& a, const AttentionUnit& u) {
 
   UnitRow rows[kUnitRows];
   find_rows(a, u, rows);
+  for (int r = 0; r < u.rows; r++) {  // other threads have written them
+    const float* query = a.qkv + rows[r].row * a.qkv_stride + size_t(rows[r].head) * d;
+    for (int i = 0; i < d; i += 16) prefetch(query + i);
+  }
   typename Pages::Terms terms[kUnitRows];
   int begin[kUnitRows], end[kUnitRows];  // positions that a row sees, both ascending in a part
   for (int r = 0; r < u.rows; r++) {
@@ -175,6 +179,7 @@ inline void attend_unit(const Attention& a, const AttentionUnit& u) {
     int first_tile;
     const int tiles = find_tiles(a, u, place, block.tile, first_tile);
     look_ahead(a, tiles - first_tile, block);
+    Pages::begin_block(block, first_tile, tiles, d, scratch);
     const int first = place.block * kBlockTokens;
     int from = place.row, until = place.row + place.rows;  // the rows that see the block
     while (end[from] <= first) from++;

@@ -75,6 +75,8 @@ struct FloatPages {
     return {};
   }
 
+  TRIMARAN_INLINE static void begin_block(const Block&, int, int, int, Scratch&) {}
+
   template <int R>
   static void reduce(const Block& b, int d, const float* queries, const Terms*, int first_row, Scratch& scratch,
                      Reduced& out) {

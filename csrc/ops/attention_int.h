@@ -157,6 +157,16 @@ struct IntPages {
     return {r.scale * score_scale, Keys == KvFormat::kInt8 && kBiasedInt8 ? -128 * r.sum : 0};
   }
 
+  // Before the first rows of a block: what its rows need to know of the scales of its values.
+  TRIMARAN_INLINE static void begin_block(const Block& b, int first_tile, int tiles, int d, Scratch& scratch) {
+    for (int t = first_tile; t < tiles && !Static; t++) {
+      for (int g = 0; g * group_width(d) < d; g++) {
+        take_scales(load_value_scales(b.tile[t], d, g), scratch.logs + g * kBlockTokens + t * kTileTokens,
+                    g == 0 ? scratch.inverses + t * kTileTokens : nullptr);
+      }
+    }
+  }
+
   template <int R>
   static void reduce(const Block& b, int d, const float* queries, const Terms* terms, int first_row, Scratch& scratch,
                      Reduced& out) {
@@ -164,34 +174,35 @@ struct IntPages {
     constexpr int kTilesAtOnce = Keys == KvFormat::kInt8 || kAtOnce == 1 ? kAtOnce : kAtOnce / 2;
     terms += first_row;
     Fetch fetch(b, tile_bytes(d));
+    float offsets[R];
     int t = b.first_tile;
     for (; t + kTilesAtOnce <= b.tiles; t += kTilesAtOnce) {
-      score<R, kTilesAtOnce>(b, t, queries, first_row, terms, d, scratch.scores);
+      score<R, kTilesAtOnce>(b, t, queries, first_row, terms, d, scratch.logs, scratch.scores);
       fetch.until(kScoreParts * (t + kTilesAtOnce) / kBlockTiles);
     }
-    for (; t < b.tiles; t++) score<R, 1>(b, t, queries, first_row, terms, d, scratch.scores);
-    find_largest<R>(b, scratch.scores, out);
-    float most[R];
-    weigh_scores<R>(
-        b, scratch.scores, out, most,
-        [&](int t, F16 w) TRIMARAN_BODY {
-          if constexpr (Static || kManyScales) return w;
-          return mul(w, load_value_scales(b.tile[t], d, 0));
-        },
-        [&](int r) TRIMARAN_BODY { fetch.until(kScoreParts + kWeightParts * (r + 1) / R); });
-    const auto gather = [&](int i, int end, const float* scaled) TRIMARAN_BODY {
-      Rounding rounding[R];
-      round_weights<R, Values == KvFormat::kInt4>(b, scaled, most, scratch.weights, rounding);
+    for (; t < b.tiles; t++) score<R, 1>(b, t, queries, first_row, terms, d, scratch.logs, scratch.scores);
+    const auto gather = [&](int i, int end, const float* factors) TRIMARAN_BODY {
       for (; i + 16 * kAtOnce <= end; i += 16 * kAtOnce) {
-        weigh<R, kAtOnce>(b, scratch.weights, rounding, d, i, out.o, fetch);
+        weigh<R, kAtOnce>(b, scratch.weights, offsets, factors, d, i, out.o, fetch);
       }
-      for (; i < end; i += 16) weigh<R, 1>(b, scratch.weights, rounding, d, i, out.o, fetch);
+      for (; i < end; i += 16) weigh<R, 1>(b, scratch.weights, offsets, factors, d, i, out.o, fetch);
     };
+    const auto done = [&](int r) TRIMARAN_BODY { fetch.until(kScoreParts + kWeightParts * (r + 1) / R); };
     if constexpr (!kManyScales) {
-      gather(0, d, scratch.scores);
+      find_largest<R>(b, scratch.scores, out.m);
+      find_weights<R, !Static, kMoved>(b, scratch.scores, out.m, scratch.inverses, scratch.weights, out.l, offsets,
+                                       done);
+      gather(0, d, nullptr);
     } else {
-      for (int i = 0; i < d; i += kValueGroup) {
-        gather(i, smaller(d, i + kValueGroup), scale_weights<R>(b, d, i / kValueGroup, scratch, most));
+      float others[16] = {}, factors[16];
+      for (int i = 0; i < d; i += kValueGroup) {  // a row's m and l are those of the first group
+        float* most = i == 0 ? out.m : others;
+        add_logs<R>(b, scratch.scores, scratch.logs + i / kValueGroup * kBlockTokens, scratch.scaled);
+        find_largest<R>(b, scratch.scaled, most);
+        find_weights<R, true, kMoved>(b, scratch.scaled, most, scratch.inverses, scratch.weights,
+                                      i == 0 ? out.l : nullptr, offsets, done);
+        store(factors, exp2(sub(load(most), load(out.m))));
+        gather(i, smaller(d, i + kValueGroup), factors);
       }
     }
     fetch.until(Fetch::kParts);
@@ -199,7 +210,8 @@ struct IntPages {
 
  private:
   static constexpr bool kFine = Wide && Keys == KvFormat::kInt4, kManyScales = Wide && Values == KvFormat::kInt4;
-  static constexpr int kLine = 64;  // bytes of a vector
+  static constexpr bool kMoved = Values == KvFormat::kInt4;  // codes are q + 7.5
+  static constexpr int kLine = 64;                           // bytes of a vector
   // What is fetched during the first two of three passes over a block.
   static constexpr int kScoreParts = Fetch::kParts / 4, kWeightParts = Fetch::kParts * 3 / 8;
   static constexpr int kGatherParts = Fetch::kParts - kScoreParts - kWeightParts;
@@ -251,22 +263,10 @@ struct IntPages {
     }
   }
 
-  // The weights times the scales of a group of dimensions; `most` gets the largest.
-  template <int R>
-  TRIMARAN_INLINE static const float* scale_weights(const Block& b, int d, int group, Scratch& scratch, float* most) {
-    for (int r = 0; r < R; r++) {
-      const float* w = scratch.scores + r * kBlockTokens;
-      most[r] = scale_row(b, r, scratch.scaled + r * kBlockTokens, [&](int t) TRIMARAN_BODY {
-        return mul(load(w + t * kTileTokens), load_value_scales(b.tile[t], d, group));
-      });
-    }
-    return scratch.scaled;
-  }
-
-  // Scores [R][kBlockTokens] of R queries against N tiles from tile t on.
+  // Scores [R][kBlockTokens] of R queries against N tiles from tile t on; where values have one scale, plus its log.
   template <int R, int N>
   TRIMARAN_INLINE static void score(const Block& b, int t, const float* queries, int first_row, const Terms* terms,
-                                    int d, float* scores) {
+                                    int d, const float* logs, float* scores) {
     const auto* q = reinterpret_cast<const int8_t*>(queries) + first_row * d;
     const uint8_t* const* tiles = b.tile + t;
     if constexpr (Keys == KvFormat::kInt8) {
@@ -290,8 +290,9 @@ struct IntPages {
           });
         } else {
           const F16 scale = load(reinterpret_cast<const float*>(key_scales_of(tiles[j], d)));
+          const F16 log = kManyScales ? zero() : load(logs + (t + j) * kTileTokens);
           unroll<R>(TRIMARAN_UNROLL(r) {
-            store(to + r * kBlockTokens, mul(to_float(s[r * N + j]), mul(scale, set1(terms[r].scale))));
+            store(to + r * kBlockTokens, fma(to_float(s[r * N + j]), mul(scale, set1(terms[r].scale)), log));
           });
         }
       });
@@ -326,8 +327,9 @@ struct IntPages {
         });
       }
       unroll<N>(TRIMARAN_UNROLL(j) {
+        const F16 log = kManyScales ? zero() : load(logs + (t + j) * kTileTokens);
         unroll<R>(TRIMARAN_UNROLL(r) {
-          store(scores + r * kBlockTokens + (t + j) * kTileTokens, mul(s[r * N + j], set1(terms[r].scale)));
+          store(scores + r * kBlockTokens + (t + j) * kTileTokens, fma(s[r * N + j], set1(terms[r].scale), log));
         });
       });
     }
@@ -351,8 +353,8 @@ struct IntPages {
 
   // Weights [R][kBlockTokens] times values, dimensions i .. i + 16 N. Meanwhile the rest of what is next comes.
   template <int R, int N>
-  TRIMARAN_INLINE static void weigh(const Block& b, const uint8_t* weights, const Rounding* rounding, int d, int i,
-                                    float* o, Fetch& fetch) {
+  TRIMARAN_INLINE static void weigh(const Block& b, const uint8_t* weights, const float* offsets, const float* factors,
+                                    int d, int i, float* o, Fetch& fetch) {
     I16 sum[R * N];
     unroll<R * N>(TRIMARAN_UNROLL(j) {
       sum[j] = set1_int(0);
@@ -373,11 +375,11 @@ struct IntPages {
       }
     }
     unroll<R>(TRIMARAN_UNROLL(r) {
-      const F16 step = set1(rounding[r].step);
       unroll<N>(TRIMARAN_UNROLL(j) {
         F16 total = to_float(sum[r * N + j]);
-        if constexpr (Values == KvFormat::kInt4) total = add(total, set1(rounding[r].offset));
-        store(o + r * d + i + j * 16, mul(total, step));
+        if constexpr (kMoved) total = add(total, set1(offsets[r]));
+        if constexpr (kManyScales) total = mul(total, set1(factors[r]));
+        store(o + r * d + i + j * 16, total);
       });
     });
   }

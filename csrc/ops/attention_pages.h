@@ -59,7 +59,9 @@ struct Scratch {
   float* state;      // [kUnitRows][head_dim]: weighted values of the blocks so far
   float* block;      // [kReduceRows][head_dim]: of the running block
   float* scores;     // [kReduceRows][kBlockTokens]
-  float* scaled;     // as many: weights times the scales of some dimensions of the values
+  float* scaled;     // as many: scores plus the logs of the scales of some dimensions of the values
+  float* logs;       // [scales of a value][kBlockTokens]: of the running block's values
+  float* inverses;   // [kBlockTokens]: of the first of these scales
   uint8_t* weights;  // [kReduceRows][kBlockTokens]
   float* head;       // [head_dim]
   TRIMARAN_INLINE Scratch(float* p, int d)
@@ -68,8 +70,10 @@ struct Scratch {
         block(state + kUnitRows * d),
         scores(block + kReduceRows * d),
         scaled(scores + kReduceRows * kBlockTokens),
-        weights(reinterpret_cast<uint8_t*>(scaled + kReduceRows * kBlockTokens)),
-        head(scaled + kReduceRows * (kBlockTokens + kBlockTokens / 4)) {}
+        logs(scaled + kReduceRows * kBlockTokens),
+        inverses(logs + most_value_scales(d) * kBlockTokens),
+        weights(reinterpret_cast<uint8_t*>(inverses + kBlockTokens)),
+        head(inverses + kBlockTokens + kReduceRows * kBlockTokens / 4) {}
 };
 
 constexpr int kMostComing = 2 * kBlockTiles;

@@ -1,20 +1,37 @@
-// From scores to weights in 8 bits: how attention over pages of integers gathers values. A row's weights, each times
-// the scale of its value, become steps of a 255th of the largest in the block.
+// From scores to weights in 8 bits: how attention over pages of integers gathers values.
+//
+// A token counts 2^(score - m) times its value, which is scale * integers. So integers count 2^(u - most), where u is
+// score + log2(scale) and `most` the row's largest u in the block; in 255ths, rounded, these are the weights. Their sum
+// without scales is what values are divided by in the end: 255 cancels, and `most` takes the place of m.
 //
 // In passes over all rows, so that one row's sums over lanes need not wait for another's. What is not visible has a
 // weight of 2^-126, which is nothing beside the largest weight, 1.
 namespace trimaran::TRIMARAN_ISA {
 
-constexpr float kMiddleCode = -7.5f;  // what int4 codes of values are to be moved by
+constexpr float kMiddleCode = -7.5f;     // what int4 codes of values are to be moved by
+constexpr float kLog255 = 7.99435344f;   // log2(255)
+constexpr float kLeastScale = 0x1p-60f;  // of values: smaller ones are zeros, whose logarithm must be finite
 
-struct Rounding {  // of a row's weights
-  float step;
-  float offset;  // what to add to a sum whose values are q + 7.5
-};
+// What becomes of the scales of a tile's values: log2, which scores grow by, and the inverse, which undoes it in sums.
+TRIMARAN_INLINE void take_scales(F16 scales, float* logs, float* inverses) {
+  scales = max(set1(kLeastScale), scales);
+  store(logs, log2(scales));
+  if (inverses) store(inverses, div(set1(1.f), scales));
+}
 
-// Each row's largest score, which `out` gets; scores that are not visible become -inf.
+// Scores plus the logs of some scales.
 template <int R>
-TRIMARAN_INLINE void find_largest(const Block& b, float* scores, Reduced& out) {
+TRIMARAN_INLINE void add_logs(const Block& b, const float* scores, const float* logs, float* to) {
+  for (int r = 0; r < R; r++) {
+    for (int t = b.first_tile * kTileTokens; t < b.tiles * kTileTokens; t += kTileTokens) {
+      store(to + r * kBlockTokens + t, add(load(scores + r * kBlockTokens + t), load(logs + t)));
+    }
+  }
+}
+
+// Each row's largest score, to `most`; scores that are not visible become -inf.
+template <int R>
+TRIMARAN_INLINE void find_largest(const Block& b, float* scores, float* most) {
   const F16 never = set1(-__builtin_inff());
   for (int r = 0; r < R; r++) {
     float* s = scores + r * kBlockTokens;
@@ -28,59 +45,36 @@ TRIMARAN_INLINE void find_largest(const Block& b, float* scores, Reduced& out) {
     for (; t * kTileTokens < b.hidden[r]; t++) mask();
     for (; t < b.visible[r] / kTileTokens; t++) top = max(top, load(s + t * kTileTokens));
     for (; t < b.tiles; t++) mask();
-    out.m[r] = reduce_max(top);
+    most[r] = reduce_max(top);
   }
 }
 
-// f(tile) of a row's visible tokens, 0 of the others, to `to`; returns the largest.
-template <class F>
-TRIMARAN_INLINE float scale_row(const Block& b, int r, float* to, F&& f) {
-  F16 top = zero();
-  for (int t = b.first_tile; t < b.tiles; t++) {
-    F16 scaled = f(t);
-    if (t * kTileTokens < b.hidden[r] || b.visible[r] < (t + 1) * kTileTokens) {
-      scaled = visible_lanes(b, r, t, scaled, zero());
-    }
-    store(to + t * kTileTokens, scaled);
-    top = max(top, scaled);
-  }
-  return reduce_max(top);
-}
-
-// Scores become scaled(tile, weight) of weights 2^(s - m), whose sums `out` gets; `most` gets the largest that is
-// stored. done(r) after each row.
-template <int R, class F, class G>
-TRIMARAN_INLINE void weigh_scores(const Block& b, float* scores, Reduced& out, float* most, F&& scaled, G&& done) {
+// Scores to weights [R][kBlockTokens]. `sums`: each row's, times `inverses` if values are scaled; null: not wanted.
+// Moved: `offsets` get what to add to sums whose values are q + 7.5. done(r) after each row.
+template <int R, bool Scaled, bool Moved, class F>
+TRIMARAN_INLINE void find_weights(const Block& b, const float* scores, const float* most, const float* inverses,
+                                  uint8_t* weights, float* sums, float* offsets, F&& done) {
   for (int r = 0; r < R; r++) {
-    float* s = scores + r * kBlockTokens;
-    const F16 m = set1(out.m[r]);
+    const float* s = scores + r * kBlockTokens;
+    uint8_t* w = weights + r * kBlockTokens;
+    const F16 one = set1(most[r] - kLog255);
     F16 total = zero();
-    most[r] = scale_row(b, r, s, [&](int t) TRIMARAN_BODY {
-      const F16 w = exp2_coarse(sub(load(s + t * kTileTokens), m));
-      total = add(total, w);
-      return scaled(t, w);
-    });
-    out.l[r] = reduce_add(total);
-    done(r);
-  }
-}
-
-// Scaled weights [R][kBlockTokens], of which `most` are the largest, in 8 bits.
-template <int R, bool Moved>
-TRIMARAN_INLINE void round_weights(const Block& b, const float* scaled, const float* most, uint8_t* weights,
-                                   Rounding* rounding) {
-  for (int r = 0; r < R; r++) {
-    const bool some = most[r] > kTiny;
-    const F16 steps = set1(some ? 255.f / most[r] : 0.f);
-    I16 sum = set1_int(0);
-    for (int t = b.first_tile; t < b.tiles; t++) {
-      const int at = r * kBlockTokens + t * kTileTokens;
-      const I16 n = to_int(mul(load(scaled + at), steps));
-      store_uint8(weights + at, n);
-      if constexpr (Moved) sum = add(sum, n);
+    I16 codes = set1_int(0);
+    const auto tile = [&](int t) TRIMARAN_BODY {
+      const F16 exact = exp2_coarse(sub(load(s + t * kTileTokens), one));
+      const I16 n = to_int(exact);
+      store_uint8(w + t * kTileTokens, n);
+      total = Scaled ? fma(exact, load(inverses + t * kTileTokens), total) : add(total, exact);
+      if constexpr (Moved) codes = add(codes, n);
+    };
+    if (b.tiles - b.first_tile == kBlockTiles) {
+      unroll<kBlockTiles>(TRIMARAN_UNROLL(t) { tile(t); });
+    } else {
+      for (int t = b.first_tile; t < b.tiles; t++) tile(t);
     }
-    rounding[r].step = some ? most[r] / 255.f : 0.f;
-    rounding[r].offset = Moved ? kMiddleCode * float(reduce_add(sum)) : 0.f;
+    if (sums) sums[r] = reduce_add(total);
+    if constexpr (Moved) offsets[r] = kMiddleCode * float(reduce_add(codes));
+    done(r);
   }
 }
 

@@ -66,6 +66,19 @@ TRIMARAN_INLINE F16 exp2_coarse(F16 x) {
   return scale_by_power(p, n);
 }
 
+// log2(x) to about 2e-6, for normal x above zero.
+TRIMARAN_INLINE F16 log2(F16 x) {
+  F16 power;
+  const F16 f = sub(split_power(x, power), set1(1.f));
+  F16 p = set1(-0.0251232033f);
+  p = fma(p, f, set1(0.119298238f));
+  p = fma(p, f, set1(-0.274623258f));
+  p = fma(p, f, set1(0.455527088f));
+  p = fma(p, f, set1(-0.717557872f));
+  p = fma(p, f, set1(1.44247531f));
+  return add(power, fma(p, f, set1(2.12374089e-6f)));
+}
+
 // x / (1 + e^-x).
 TRIMARAN_INLINE F16 silu(F16 x) {
   const F16 e = exp2(min(mul(x, set1(-1.44269504f)), set1(126.f)));

@@ -92,6 +92,26 @@ def test_attention_is_the_reference(isa: str, kv_format: KVFormat, shape: tuple[
             np.testing.assert_allclose(out, expected, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("kv_format", [f for f in KVFormat if f.integer])
+@pytest.mark.parametrize("shape", [(9, 3, 64, 64), (4, 1, 256, 256)], ids=str)
+def test_values_of_zeros_weigh_as_others_do(isa: str, kv_format: KVFormat, shape: tuple[int, int, int, int]) -> None:
+    """Their scale is 0: of all of a value, of its beginning, of a whole block, and of all tokens but the last."""
+    made, weights = attention(*shape)
+    heads, kv_heads, head_dim, _ = shape
+    x = np.array(weights["x"].data)
+    values = x[:, (heads + kv_heads) * head_dim :].reshape(TABLE, kv_heads, head_dim)
+    values[0:4] = 0
+    values[4:8, :, :64] = 0
+    values[8:12] *= 1e-25
+    for text in (tokens(150), [1] * 130 + tokens(20), [4] * 130 + tokens(20), [2] * 40 + [9], [2] * 40 + [20]):
+        options = in_format(OPTIONS, kv_format, made)
+        zeroed = named([fp32("x", x)])
+        out = attend(NativeExecutor(made, zeroed, options), Part(text, 0, [*range(40, 50)]))
+        expected = attend(ReferenceExecutor(made, zeroed, options), Part(text, 0, [*range(40, 50)]))
+        error = np.abs(out - expected)
+        assert (np.median(error) < 5e-5, error.max() < 0.02) == (True, True)
+
+
 @pytest.mark.parametrize("kv_format", list(KVFormat))
 @pytest.mark.parametrize("shape", [(9, 3, 64, 64), (16, 1, 64, 64), (14, 2, 32, 16), (4, 1, 256, 256)], ids=str)
 def test_prefill_decode_chunks_and_threads_make_the_same_bits(
