@@ -25,7 +25,7 @@ class Pool(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.pool = PagePool(PAGES)
+        self.pool = PagePool(PAGES, bundle=4)
         self.writing: list[PageRef] = []
         self.sealed: list[PageRef] = []  # one entry for each reference held
         self.keys: dict[PageRef, bytes] = {}
@@ -167,6 +167,19 @@ def test_a_stale_reference_is_refused():
         pool.release(ref)
     with pytest.raises(AssertionError, match="not held"):
         pool.seal(ref, b"k")
+
+
+def test_who_asks_for_any_page_begins_a_bundle_that_is_free_as_a_whole():
+    pool = PagePool(19, bundle=4)  # bundles 1-3, 4-7, 8-11, 12-15 and 16-19
+    first = [pool.allocate("a") for _ in range(3)]
+    assert [ref.page for ref in first] == [1, 4, 8]
+    assert pool.allocate("a", wanted=9).page == 9
+    assert [pool.allocate("b").page for _ in range(2)] == [12, 16]
+    pool.check()
+    assert pool.allocate("c").page == 2, "no bundle is whole any more"
+    pool.release(first[1])
+    assert pool.allocate("d").page == 4, "one is again"
+    pool.check()
 
 
 def test_check_finds_a_lost_page():

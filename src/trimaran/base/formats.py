@@ -243,3 +243,9 @@ class CacheGroup:
     def page_bytes(self, fmt: KVFormat, page_size: int) -> int:
         """Bytes of one page of ``page_size`` tokens."""
         return page_size * sum(cache.token_bytes(fmt) for cache in self.caches)
+
+
+def bundle_pages(page_size: int) -> int:
+    """How many pages, neighbours by number, lie side by side in the native executor's memory: as many as hold the 128
+    tokens that attention reads at once (``bundle_bits`` in ``csrc/program.h``); a power of two."""
+    return 1 << max(0, (128 // page_size).bit_length() - 1)

@@ -7,6 +7,7 @@ what the next step computes. Groups without a window hold it from its first toke
 from collections.abc import Sequence as Items
 from itertools import count
 
+from trimaran.base.formats import bundle_pages
 from trimaran.base.messages import CachePages
 from trimaran.engine.group import HeldPages, PageGroup
 from trimaran.engine.limits import SchedulerLimits
@@ -39,8 +40,9 @@ class KVCache:
         self._page_size = limits.page_size
         tags = count(1)
         marks = [None] * len(num_pages) if page_tags is None else page_tags
+        bundle = bundle_pages(limits.page_size)
         self.groups = tuple(
-            PageGroup(PagePool(pages - 1, tags, where), window, limits, tagged=where is not None)
+            PageGroup(PagePool(pages - 1, tags, where, bundle=bundle), window, limits, tagged=where is not None)
             for window, pages, where in zip(windows, num_pages, marks, strict=True)
         )
         self._windowed = [(number, group) for number, group in enumerate(self.groups) if group.window is not None]

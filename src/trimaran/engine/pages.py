@@ -41,16 +41,23 @@ class PagePool:
     the key once SEALED.
     """
 
-    def __init__(self, pages: int, tags: Iterator[int] | None = None, marks: PageTags | None = None) -> None:
-        """``marks`` is where the executor looks for tags and owners; None: nobody looks."""
+    def __init__(
+        self, pages: int, tags: Iterator[int] | None = None, marks: PageTags | None = None, *, bundle: int = 1
+    ) -> None:
+        """``marks`` is where the executor looks for tags and owners; None: nobody looks. ``bundle`` pages, neighbours
+        by number, lie side by side in its memory.
+        """
         self.total = pages
         self.tags, self.owner_numbers = PageTags.of(pages + 1) if marks is None else marks
         self.owners: list[str | bytes | None] = [None] * (pages + 1)
         self._states = [PageState.EMPTY] * (pages + 1)
         self.quarantined = 0
         self._references = array("i", bytes(4 * (pages + 1)))
-        # A stack, from which any page can be taken: the page freed last is warm in the processor's caches.
+        # Stacks, from which any can be taken: the page freed last is warm in the processor's caches.
         self._free = dict.fromkeys(range(pages, 0, -1))
+        self._bundle = bundle
+        self._missing = [0] * (pages // bundle + 1)  # pages of each bundle that are not free
+        self._whole = dict.fromkeys(n for n in range(pages // bundle, -1, -1) if self._full(n))  # of these none is
         self._unheld: OrderedDict[int, None] = OrderedDict()  # sealed and findable, held by nobody, oldest first
         self._by_key: dict[bytes, int] = {}
         self._sources: dict[int, frozenset[str]] = {}  # of sealed pages that workers elsewhere have a part in
@@ -80,16 +87,19 @@ class PagePool:
         """Hands out a page for ``owner`` to write: ``wanted``, if that is free. The caller has checked ``available``,
         and may know the ``number`` that stands for ``owner``.
 
-        Who asks for the page after its last one has its pages in a row, where others leave room for that.
+        Who asks for the page after its last one has its pages in a row, where others leave room for that: who asks for
+        any begins a bundle that is free as a whole, while there is one.
         """
         if not self._free:
             oldest, _ = self._unheld.popitem(last=False)
             self._empty(oldest)
         if wanted in self._free:
             page = wanted
-            del self._free[page]
+        elif self._whole:
+            page = max(1, next(reversed(self._whole)) * self._bundle)
         else:
-            page, _ = self._free.popitem()
+            page = next(reversed(self._free))
+        self._take(page)
         self.tags[page] = tag = next(self._new_tags)
         self.owners[page] = owner
         self.owner_numbers[page] = owner_number(owner) if number is None else number
@@ -182,7 +192,7 @@ class PagePool:
         if self._states[page] is PageState.QUARANTINED:
             return
         if self._states[page] is PageState.EMPTY:
-            del self._free[page]
+            self._take(page)
         else:
             self._unheld.pop(page, None)
             self._unpublish(page)
@@ -209,6 +219,10 @@ class PagePool:
         assert all(live), "a live page has a tag"
         assert len(set(live)) == len(live), "tags of live pages differ"
         assert all(self._states[page] is PageState.SEALED for page in self._sources)
+        for number, missing in enumerate(self._missing):
+            members = range(max(1, number * self._bundle), min(self.total + 1, (number + 1) * self._bundle))
+            assert missing == sum(page not in self._free for page in members), number
+            assert (number in self._whole) == (not missing and self._full(number)), number
         for page in [NULL_PAGE, *self._free]:
             assert (self.tags[page], self._references[page], self.owners[page]) == (0, 0, None), page
         for key, page in self._by_key.items():
@@ -216,6 +230,17 @@ class PagePool:
         for page in self._unheld:
             assert self._references[page] == 0, page
             assert self._findable(page), page
+
+    def _full(self, bundle: int) -> bool:
+        """Whether the pool has all of a bundle's pages; of the first one, all but the null page."""
+        first = bundle * self._bundle
+        return first + self._bundle <= self.total + 1 and first + self._bundle > 1
+
+    def _take(self, page: int) -> None:
+        del self._free[page]
+        bundle = page // self._bundle
+        self._missing[bundle] += 1
+        self._whole.pop(bundle, None)
 
     def _own(self, page: int, owner: str | bytes | None) -> None:
         self.owners[page] = owner
@@ -237,3 +262,7 @@ class PagePool:
         self._sources.pop(page, None)
         self._states[page] = PageState.EMPTY
         self._free[page] = None
+        bundle = page // self._bundle
+        self._missing[bundle] -= 1
+        if not self._missing[bundle] and self._full(bundle):
+            self._whole[bundle] = None
