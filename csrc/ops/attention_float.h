@@ -81,30 +81,26 @@ struct FloatPages {
   static void reduce(const Block& b, int d, const float* queries, const Terms*, int first_row, Scratch& scratch,
                      Reduced& out) {
     constexpr int kAtOnce = kAttentionSums / R >= 4 ? 4 : kAttentionSums / R >= 2 ? 2 : 1;
-    constexpr int kScoreParts = Fetch::kParts / 2;
     const float* q = queries + first_row * d;
     Fetch fetch(b, tile_bytes(d));
     int t = b.first_tile;
-    for (; t + kAtOnce <= b.tiles; t += kAtOnce) {
-      score<R, kAtOnce>(b, t, q, d, scratch.scores);
-      fetch.until(kScoreParts * (t + kAtOnce) / kBlockTiles);
-    }
-    for (; t < b.tiles; t++) score<R, 1>(b, t, q, d, scratch.scores);
+    for (; t + kAtOnce <= b.tiles; t += kAtOnce) score<R, kAtOnce>(b, t, q, d, scratch.scores, fetch);
+    for (; t < b.tiles; t++) score<R, 1>(b, t, q, d, scratch.scores, fetch);
     for (int r = 0; r < R; r++) {
       softmax(scratch.scores + r * kBlockTokens, b, d, r, out.m[r], out.l[r]);
+      fetch.until(kScoreParts + kSoftmaxParts * (r + 1) / R);
     }
-    fetch.until(kScoreParts);
     int i = 0;
-    for (; i + 16 * kAtOnce <= d; i += 16 * kAtOnce) {
-      weigh<R, kAtOnce>(b, scratch.scores, d, i, out.o);
-      fetch.until(kScoreParts + (Fetch::kParts - kScoreParts) * (i + 16 * kAtOnce) / d);
-    }
-    for (; i < d; i += 16) weigh<R, 1>(b, scratch.scores, d, i, out.o);
+    for (; i + 16 * kAtOnce <= d; i += 16 * kAtOnce) weigh<R, kAtOnce>(b, scratch.scores, d, i, out.o, fetch);
+    for (; i < d; i += 16) weigh<R, 1>(b, scratch.scores, d, i, out.o, fetch);
     fetch.until(Fetch::kParts);
   }
 
  private:
   static constexpr bool kScaled = sizeof(T) == 1 && !Static;
+  // What is fetched during the first two of three passes over a block.
+  static constexpr int kScoreParts = Fetch::kParts * 3 / 8, kSoftmaxParts = Fetch::kParts / 8;
+  static constexpr int kGatherParts = Fetch::kParts - kScoreParts - kSoftmaxParts;
 
   TRIMARAN_INLINE static int tile_bytes(int d) {
     constexpr KvFormat format = sizeof(T) == 4   ? KvFormat::kFp32
@@ -125,11 +121,12 @@ struct FloatPages {
 
   // Scores [R][kBlockTokens] of R queries against N tiles from tile t on.
   template <int R, int N>
-  TRIMARAN_INLINE static void score(const Block& b, int t, const float* q, int d, float* scores) {
+  TRIMARAN_INLINE static void score(const Block& b, int t, const float* q, int d, float* scores, Fetch& fetch) {
     const uint8_t* const* tiles = b.tile + t;
     F16 s[R * N];
     unroll<R * N>(TRIMARAN_UNROLL(i) { s[i] = zero(); });
     for (int i = 0; i < d; i++) {
+      if (i % 16 == 0) fetch.until(kScoreParts * (t * d + i * N) / (kBlockTiles * d));
       F16 k[N];
       unroll<N>(TRIMARAN_UNROLL(j) { k[j] = load(reinterpret_cast<const T*>(tiles[j]) + i * kTileTokens); });
       unroll<R>(TRIMARAN_UNROLL(r) {
@@ -173,11 +170,12 @@ struct FloatPages {
 
   // Weights [R][kBlockTokens] times the values of the visible tokens, dimensions i .. i + 16 N.
   template <int R, int N>
-  TRIMARAN_INLINE static void weigh(const Block& b, const float* weights, int d, int i, float* o) {
+  TRIMARAN_INLINE static void weigh(const Block& b, const float* weights, int d, int i, float* o, Fetch& fetch) {
     const int tokens = b.visible[R - 1];
     F16 sum[R * N];
     unroll<R * N>(TRIMARAN_UNROLL(j) { sum[j] = zero(); });
     for (int first = b.first_tile * kTileTokens; first < tokens; first += kTileTokens) {
+      fetch.until(kScoreParts + kSoftmaxParts + kGatherParts * (i + 16 * N * first / kBlockTokens) / d);
       const T* v = reinterpret_cast<const T*>(b.tile[first / kTileTokens]) + d * kTileTokens + i;
       const int n = smaller(kTileTokens, tokens - first);
       const int all = b.hidden[R - 1] <= first ? smaller(n, b.visible[0] - first) : 0;
