@@ -156,7 +156,7 @@ def test_one_engine_shows_both_of_its_formats(smollm2):
         serving(smollm2, flags, engine_config(flags, smollm2, NAME)) as server,
         openai.OpenAI(base_url=server.url + "/v1", api_key="unused", max_retries=0) as client,
     ):
-        held = "prefill int8, decode int8+int4z"
+        held = "prefill int8, decode int4z+int8"
         assert server.http.get("/v1/models").json()["data"][0]["weight_format"] == held
         assert server.http.get("/version").json()["weight_format"] == held
         answer = client.completions.create(model=NAME, prompt="The capital of France is", temperature=0, max_tokens=4)
