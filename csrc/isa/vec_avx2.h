@@ -123,7 +123,6 @@ TRIMARAN_INLINE F16 swap_lanes(F16 a) {
 
 TRIMARAN_INLINE I16 set1_int(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
 TRIMARAN_INLINE I16 add(I16 a, I16 b) { return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)}; }
-TRIMARAN_INLINE I16 times256(I16 a) { return {_mm256_slli_epi32(a.lo, 8), _mm256_slli_epi32(a.hi, 8)}; }
 TRIMARAN_INLINE I16 shift_left(I16 a, int bits) {
   const __m128i count = _mm_cvtsi32_si128(bits);
   return {_mm256_sll_epi32(a.lo, count), _mm256_sll_epi32(a.hi, count)};

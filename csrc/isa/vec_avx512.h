@@ -95,7 +95,6 @@ TRIMARAN_INLINE F16 swap_lanes(F16 a) {
 
 TRIMARAN_INLINE I16 set1_int(int32_t x) { return _mm512_set1_epi32(x); }
 TRIMARAN_INLINE I16 add(I16 a, I16 b) { return _mm512_add_epi32(a, b); }
-TRIMARAN_INLINE I16 times256(I16 a) { return _mm512_slli_epi32(a, 8); }
 TRIMARAN_INLINE I16 shift_left(I16 a, int bits) { return _mm512_sll_epi32(a, _mm_cvtsi32_si128(bits)); }
 TRIMARAN_INLINE int32_t reduce_add(I16 a) { return _mm512_reduce_add_epi32(a); }
 TRIMARAN_INLINE F16 to_float(I16 a) { return _mm512_cvtepi32_ps(a); }

@@ -141,7 +141,6 @@ TRIMARAN_INLINE F16 swap_lanes(F16 a) {
 
 TRIMARAN_INLINE I16 set1_int(int32_t x) { return TRIMARAN_EACH(I16, (void(i), splat_int(x))); }
 TRIMARAN_INLINE I16 add(I16 a, I16 b) { return TRIMARAN_EACH(I16, a.v[i] + b.v[i]); }
-TRIMARAN_INLINE I16 times256(I16 a) { return TRIMARAN_EACH(I16, a.v[i] * 256); }
 TRIMARAN_INLINE I16 shift_left(I16 a, int bits) { return TRIMARAN_EACH(I16, a.v[i] << bits); }
 TRIMARAN_INLINE int32_t reduce_add(I16 a) {
   const Int4 c = (a.v[0] + a.v[1]) + (a.v[2] + a.v[3]);

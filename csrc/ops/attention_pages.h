@@ -76,13 +76,11 @@ struct Scratch {
         head(inverses + kBlockTokens + kReduceRows * kBlockTokens / 4) {}
 };
 
-constexpr int kMostComing = 2 * kBlockTiles;
-
 // One block of tokens, as some rows of a unit see it.
 struct Block {
   const uint8_t* tile[kBlockTiles];
   int first_tile, tiles;               // range that holds the tokens which the rows see
-  const uint8_t* coming[kMostComing];  // what this thread will read after the block, to be fetched meanwhile
+  const uint8_t* coming[kBlockTiles];  // what this thread will read after the block, to be fetched meanwhile
   int coming_tiles;
   const int *hidden, *visible;  // [rows] a row sees the block's tokens hidden .. visible, at least 1; both ascend
 };

@@ -33,6 +33,9 @@ TRIMARAN_INLINE F16 left_over(F16 scaled, I16 q) {
   return max(set1(-127.f), min(set1(127.f), left));
 }
 
+// The largest magnitude of 32 values.
+TRIMARAN_INLINE float largest(F16 a, F16 b) { return reduce_max(max(abs(a), abs(b))); }
+
 // Quantises 32 values: scale = absmax / 127, q = round half to even (x * (127 / absmax)). Wide: to 15 bits, and the
 // scale is a 256th of that. `rounded`: gets what the integers stand for, if not null.
 template <bool Wide>
@@ -58,8 +61,8 @@ TRIMARAN_INLINE void quantise_group(F16 a, F16 b, float absmax, int8_t* q, Group
     sum = 256 * sum + reduce_add(add(la, lb));
     scale *= 1.f / 256;
     if (rounded) {
-      store(rounded, mul(to_float(add(times256(qa), la)), set1(scale)));
-      store(rounded + 16, mul(to_float(add(times256(qb), lb)), set1(scale)));
+      store(rounded, mul(to_float(add(shift_left(qa, 8), la)), set1(scale)));
+      store(rounded + 16, mul(to_float(add(shift_left(qb, 8), lb)), set1(scale)));
     }
   } else if (rounded) {
     store(rounded, mul(to_float(qa), set1(scale)));
@@ -133,18 +136,17 @@ class PreparedRow {
 // and they lie in few groups, often the same ones in all rows.
 TRIMARAN_INLINE void quantise_row(const Prepare& p, const PreparedRow& row, int8_t* q, GroupTerms* g, float* rounded) {
   const int groups = p.k / kGroup;
+  F16 a, b;
   float squares = 0;
-  for (int i = 0; i < groups; i++) {
-    F16 a, b;
+  for (int i = 0; i < groups && p.wide; i++) {
     row.get(i * kGroup, a, b);
-    g[i].scale = reduce_max(max(abs(a), abs(b)));
-    squares += g[i].scale * g[i].scale;
+    const float absmax = largest(a, b);
+    squares += absmax * absmax;
   }
   const float least = 0.5f * (squares / float(groups));
   for (int i = 0; i < groups; i++, q += p.wide ? 2 * kGroup : kGroup) {
-    F16 a, b;
     row.get(i * kGroup, a, b);
-    const float absmax = g[i].scale;
+    const float absmax = largest(a, b);
     if (p.wide && absmax * absmax >= least) {
       quantise_group<true>(a, b, absmax, q, g + i, rounded);
     } else {
