@@ -118,7 +118,7 @@ class Team {
     uint32_t finished = 0;
     for (int i = 0; i < queues_; i++) {
       const int q = (m.id + i) % queues_;
-      const int first = int(int64_t(tickets) * q / queues_), end = int(int64_t(tickets) * (q + 1) / queues_);
+      const int first = queue_begin(q, tickets), end = queue_begin(q + 1, tickets);
       for (int t; (t = take(next_[q].word, stage, uint32_t(end - first))) >= 0; finished++) call(first + t);
     }
     if (finished) report(stage, finished);
@@ -126,10 +126,7 @@ class Team {
   }
 
   // Of `units` shared out one by one, the end of those that a member takes before it helps with others'.
-  int end_of_queue(const Member& m, int units) const {
-    const int q = m.id % queues_;
-    return int(int64_t(units) * (q + 1) / queues_);
-  }
+  int end_of_queue(const Member& m, int units) const { return queue_begin(m.id % queues_ + 1, units); }
 
  private:
   struct alignas(128) Line {
@@ -141,6 +138,9 @@ class Team {
 
   static uint64_t word(uint32_t stage, uint32_t count) { return uint64_t(stage) << 32 | count; }
   static int32_t age(uint64_t w, uint32_t stage) { return int32_t(uint32_t(w >> 32) - stage); }
+
+  // The first ticket of a queue; of the last one + 1, all.
+  int queue_begin(int queue, int tickets) const { return int(int64_t(tickets) * queue / queues_); }
 
   // The next ticket of a queue, or -1 when there is none left for this stage.
   static int take(std::atomic<uint64_t>& queue, uint32_t stage, uint32_t tickets) {
