@@ -89,6 +89,9 @@ NB_MODULE(_native, m) {
   m.def(
       "kv_token_bytes", [](const std::string& f, int d) { return kv_token_bytes(kv_format(f), d); }, nb::arg("fmt"),
       nb::arg("head_dim"), "Bytes of one token's key and value of one kv head.");
+  m.def(
+      "bundle_pages", [](int page_size) { return 1 << bundle_bits(page_size); }, nb::arg("page_size"),
+      "Neighbouring pages that lie side by side.");
   bind_weights(m);
   bind_sampler(m);
   nb::class_<HeadNormOp>(m, "HeadNorm", "RMS norm of queries or keys; weight -1: none.")

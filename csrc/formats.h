@@ -121,6 +121,13 @@ constexpr int hadamard_width(KvFormat f, int dims) {
   return power < most ? power : most;
 }
 
+// Pages that lie side by side are 2 to the power of this: as many as hold a block of attention.
+constexpr int bundle_bits(int page_size) {
+  int bits = 0;
+  while (page_size << (bits + 1) <= kBlockTokens) bits++;
+  return bits;
+}
+
 // Bytes of one token's key and value of one kv head, scales included.
 constexpr int kv_token_bytes(KvFormat f, int head_dim) {
   return kv_code_bytes(keys_of(f), head_dim) + key_scale_bytes(keys_of(f), head_dim) +

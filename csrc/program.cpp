@@ -160,7 +160,7 @@ void Program::finish() {
   plan_experts();
   logits_ = HugeMemory(size_t(limits.max_sequences) * logits_stride() * sizeof(float));
   for (size_t g = 0; g < groups_.size(); g++) {
-    const size_t bundle = size_t(1) << bundle_bits(), count = size_t(group_limits_[g].num_pages);
+    const size_t bundle = size_t(1) << bundle_bits(limits.page_size), count = size_t(group_limits_[g].num_pages);
     groups_[g].pages = HugeMemory((count + bundle - 1) / bundle * bundle * groups_[g].page_bytes);
   }
 #ifdef __GLIBC__

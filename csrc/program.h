@@ -2,7 +2,6 @@
 //
 // Built once from Python (src/trimaran/kernels/native.py lowers a Program to these calls), then run() once per step.
 #pragma once
-#include <bit>
 #include <memory>
 #include <string>
 #include <variant>
@@ -290,8 +289,6 @@ class Program {
 
   // csrc/transfer.cpp
   size_t layer_bytes(const PagePart& part, KvFormat format) const;
-  // A bundle holds a block of attention where pages are smaller.
-  int bundle_bits() const { return std::bit_width(unsigned(kBlockTokens / options_.limits.page_size) | 1u) - 1; }
   // The slices of `bytes` that lie `offset` bytes behind a page's beginning.
   PageSlices slices(int group, size_t offset, size_t bytes) const;
   template <class F>

@@ -28,7 +28,7 @@ size_t Program::page_bytes(int group, KvFormat format) const {
 
 PageSlices Program::slices(int group, size_t offset, size_t bytes) const {
   const Group& g = groups_[group];
-  const int bits = bundle_bits();
+  const int bits = bundle_bits(options_.limits.page_size);
   return {g.pages.data() + (offset << bits), bytes, g.page_bytes << bits, bits};
 }
 

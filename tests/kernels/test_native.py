@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from trimaran import _native
 from trimaran.base.errors import CheckpointError, ConfigError, UnsupportedError
-from trimaran.base.formats import GROUP, ActivationFormat, KVFormat, WeightFormat
+from trimaran.base.formats import GROUP, ActivationFormat, KVFormat, WeightFormat, bundle_pages
 from trimaran.kernels.native import NativeExecutor, choose_isa
 from trimaran.kernels.open import open_executor
 from trimaran.kernels.reference import ReferenceExecutor
@@ -254,6 +254,8 @@ def test_sizes_are_those_of_the_python_formats() -> None:
             assert _native.row_bytes(fmt, cols) == fmt.row_bytes(cols)
         packed = _native.matrix_bytes(fmt, 70, 96, False, False)
         assert packed == -(-3 * 32 * fmt.row_bytes(96) // 128) * 128  # strips of 32 outputs
+    for page_size in (16, 32, 48, 64, 80, 128, 256):
+        assert _native.bundle_pages(page_size) == bundle_pages(page_size)
     for kv in KVFormat:
         for head_dim in (48, 64, 128, 144, 192, 256, 576):
             assert _native.kv_token_bytes(kv, head_dim) == kv.token_bytes(head_dim)

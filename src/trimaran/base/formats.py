@@ -247,5 +247,5 @@ class CacheGroup:
 
 def bundle_pages(page_size: int) -> int:
     """How many pages, neighbours by number, lie side by side in the native executor's memory: as many as hold the 128
-    tokens that attention reads at once (``bundle_bits`` in ``csrc/program.h``); a power of two."""
+    tokens that attention reads at once (``bundle_bits`` in ``csrc/formats.h``); a power of two."""
     return 1 << max(0, (128 // page_size).bit_length() - 1)
