@@ -53,13 +53,14 @@ void Program::plan(AttentionOp& op) {
   op.plan = int(plans_.size());
   for (const Op& other : ops_) {  // layers of one shape share a plan
     const auto* b = std::get_if<AttentionOp>(&other);
-    if (b && b->heads == op.heads && b->causal == op.causal && same_shape(heads_[b->cache], heads_[op.cache])) {
+    if (b && b->heads == op.heads && b->causal == op.causal && takes_rows(*b) == takes_rows(op) &&
+        same_shape(heads_[b->cache], heads_[op.cache])) {
       op.plan = b->plan;
     }
   }
   if (op.plan == int(plans_.size())) {
     const HeadsCache& cache = heads_[op.cache];
-    const AttentionShape shape{op.heads, cache.kv_heads, cache.head_dim, window_of(op), cache.group, op.causal};
+    const AttentionShape shape{op.heads, cache.kv_heads, cache.head_dim, window_of(op), cache.group, op.causal, takes_rows(op)};
     plans_.emplace_back(shape, options_.limits.page_size, options_.share_prefixes, team_.size());
   }
   for (auto [norm, inverse] : {std::pair(&op.q_norm, &q_inverse_), std::pair(&op.k_norm, &k_inverse_)}) {
@@ -91,7 +92,7 @@ Attention Program::attention_for(const AttentionOp& op, const Team::Member& m) c
   a.q_norm = norm(op.q_norm, q_inverse_), a.k_norm = norm(op.k_norm, k_inverse_);
   a.rope = rotation(op.rope);
   a.query_scale = rope.query_scale.empty() ? nullptr : rope.query_scale.data();
-  a.sequences = step_.sequences().data();
+  a.sequences = plans_[op.plan].sequences().data();
   a.scratch = workers_[m.id].attention;
   return a;
 }

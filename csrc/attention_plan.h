@@ -16,6 +16,7 @@ struct AttentionShape {
   int window;  // 0: none
   int group;   // whose pages are read
   bool causal;
+  bool taken;  // only rows that need logits attend; all append their keys and values
 };
 
 // Attention of one shape (all layers of a model share it), cut for the team anew in every step.
@@ -38,6 +39,7 @@ class AttentionPlan {
   struct Store {
     int sequence, row;  // row within the step
   };
+  const std::vector<SequenceRows>& sequences() const { return sequences_; }
   const std::vector<AttentionUnit>& units() const { return units_; }
   const std::vector<UnitPart>& parts() const { return parts_; }
   // Rows whose keys and values are appended in a stage of their own, because several units read them.
@@ -52,10 +54,12 @@ class AttentionPlan {
   }
 
  private:
+  void find_sequences(const Step& step);
+  bool stores_itself(const SequenceRows& s) const { return s.rows == 1 && !shape_.taken && rows_of(s) <= kUnitRows; }
   int rows_of(const SequenceRows& s) const { return s.rows * (shape_.heads / shape_.kv_heads); }
   void add_sequence(const SequenceRows& s, int index);
   int shared_blocks(const PrefixOrder::Item& item) const { return item.shared * page_size_ / kBlockTokens; }
-  void add_sharers(const Step& step, int first, int end);
+  void add_sharers(int first, int end);
   void split_long_rows();
 
   AttentionShape shape_;
@@ -63,6 +67,7 @@ class AttentionPlan {
   bool share_prefixes_;
   PrefixOrder prefixes_;
   HugeMemory partials_;
+  std::vector<SequenceRows> sequences_;  // those of the step; with `taken` a run of its rows each
   std::vector<AttentionUnit> units_;
   std::vector<UnitPart> parts_;
   std::vector<Store> stores_;

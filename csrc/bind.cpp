@@ -71,8 +71,9 @@ Epilogue epilogue_named(const std::string& name) {
 }
 
 void add_linear(Program& p, int out, int x, int weight, int bias, int norm, float eps, bool gather,
-                const std::string& epilogue, int residual, bool wide, bool reuse) {
-  p.add_op(LinearOp{out, x, weight, bias, norm, eps, gather, epilogue_named(epilogue), residual, wide, reuse});
+                const std::string& epilogue, int residual, bool gather_residual, bool wide, bool reuse) {
+  p.add_op(LinearOp{out, x, weight, bias, norm, eps, gather, epilogue_named(epilogue), residual, gather_residual, wide,
+                    reuse});
 }
 
 }  // namespace
@@ -151,7 +152,7 @@ NB_MODULE(_native, m) {
               nb::arg("out"), nb::arg("x"), nb::arg("weight"), nb::arg("bias"), nb::arg("eps"))
           .def("linear", &add_linear, nb::kw_only(), nb::arg("out"), nb::arg("x"), nb::arg("weight"), nb::arg("bias"),
                nb::arg("norm"), nb::arg("eps"), nb::arg("gather"), nb::arg("epilogue"), nb::arg("residual"),
-               nb::arg("wide"), nb::arg("reuse"))
+               nb::arg("gather_residual"), nb::arg("wide"), nb::arg("reuse"))
           .def(
               "attention",
               [](Program& p, int out, int qkv, int cache, int layer, int heads, int rope, float scale,

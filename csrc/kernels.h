@@ -94,6 +94,7 @@ struct Linear {
   size_t out_stride;
   const float* residual;
   size_t residual_stride;
+  const int32_t* residual_rows;  // row r adds residual row residual_rows[r]; null: row r
   const RoutedRow* routed;  // [rows], with kRouted: where out's rows lie
   Best* best;               // [rows], with kLogits: running arg-max
   uint8_t* scratch;         // one strip: dequantised, joined from two planes, or looked up in codebooks
@@ -153,7 +154,8 @@ constexpr int kMostGroups = 4;  // cache groups of a program
 
 struct SequenceRows {
   int first_row, rows;
-  int context;                        // tokens in the cache before this step
+  int context;                        // tokens in the cache before the first row
+  int out_row;                        // of the first row: where attention writes its result
   const int32_t* pages[kMostGroups];  // by cache group
 };
 

@@ -31,7 +31,11 @@ namespace {
 Linear part_of(Linear job, int first, int rows) {
   job.rows = rows, job.a = from_row(job.a, first);
   if (job.out) job.out += first * job.out_stride;
-  if (job.residual) job.residual += first * job.residual_stride;
+  if (job.residual_rows) {
+    job.residual_rows += first;
+  } else if (job.residual) {
+    job.residual += first * job.residual_stride;
+  }
   if (job.best) job.best += first;
   return job;
 }
@@ -58,6 +62,7 @@ void Program::run_op(const LinearOp& op, Team::Member& m) {
     job.out = buffers_[op.out].data, job.out_stride = buffers_[op.out].stride;
   }
   if (op.residual >= 0) job.residual = buffers_[op.residual].data, job.residual_stride = buffers_[op.residual].stride;
+  job.residual_rows = op.gather_residual ? step_.logits_rows() : nullptr;
   job.a = alone ? worker.row : rows_;
   job.a.wide = op.wide;
   if (!quantises(w)) job.a.q = nullptr;

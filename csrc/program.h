@@ -54,8 +54,9 @@ struct LinearOp {
   bool gather;  // x has all rows, out only those that need logits
   Epilogue epilogue;
   int residual;
-  bool wide;   // int8 activations keep 15 bits
-  bool reuse;  // the previous linear prepared the same rows
+  bool gather_residual;  // the residual has all rows, out only those that need logits
+  bool wide;             // int8 activations keep 15 bits
+  bool reuse;            // the previous linear prepared the same rows
 };
 struct HeadNormOp {
   int weight;
@@ -283,6 +284,7 @@ class Program {
   // csrc/attention.cpp
   void plan(AttentionOp& op);
   Attention attention_for(const AttentionOp& op, const Team::Member& m) const;
+  bool takes_rows(const AttentionOp& op) const { return buffers_[op.out].logits_rows; }
   int window_of(const AttentionOp& op) const { return group_limits_[heads_[op.cache].group].window; }
   // Finds what norms over all heads of a row divide by.
   void find_inverse_rms(const AttentionOp& op, Team::Member& m);

@@ -59,7 +59,7 @@ void Step::load(const StepArrays& a, const StepLimits& limits, const std::vector
     const int64_t most = std::min(int64_t(limits.max_positions), int64_t(columns) * limits.page_size) - rows;
     check(a.contexts[i], 0, most + 1, "context", i);
     const int count = (a.contexts[i] + rows + limits.page_size - 1) / limits.page_size;
-    SequenceRows sequence{a.starts[i], rows, a.contexts[i], {}};
+    SequenceRows sequence{a.starts[i], rows, a.contexts[i], a.starts[i], {}};
     for (size_t g = 0; g < groups.size(); g++) {
       const PageTable& table = tables_.pages[g];
       const int32_t* pages = table.pages + size_t(a.slots[i]) * table.columns;

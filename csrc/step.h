@@ -103,7 +103,7 @@ template <class Unit, class Shared>
 void share_out_blocks(std::vector<Unit>& units, int threads, int width, Shared&& shared) {
   constexpr int kUnitsPerThread = 4;
   const int wanted = threads > 1 ? threads * kUnitsPerThread : 1, have = int(units.size());
-  if (have >= wanted) return;
+  if (have == 0 || have >= wanted) return;
   const int most = (wanted + have - 1) / have;
   std::vector<Unit> whole;
   whole.swap(units);

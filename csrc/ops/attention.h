@@ -36,9 +36,9 @@ TRIMARAN_INLINE void merge_rows(int rows, float* m, float* l, float* o, const fl
   }
 }
 
-// A unit's row: row of the step, query head, position, and the first position behind what it sees.
+// A unit's row: row of the step and of the result, query head, position, and the first position behind what it sees.
 struct UnitRow {
-  int row, head, position, end;
+  int row, out, head, position, end;
 };
 
 // The last position that the row at `position` sees.
@@ -52,7 +52,8 @@ TRIMARAN_INLINE void find_rows(const Attention& a, const AttentionUnit& u, UnitR
     const SequenceRows& s = a.sequences[p->sequence];
     for (int r = p->row; r < p->row + p->rows; r++) {
       const int position = s.context + r / group;
-      *rows++ = {s.first_row + r / group, u.kv_head * group + r % group, position, last_seen(a, s, position) + 1};
+      *rows++ = {s.first_row + r / group, s.out_row + r / group, u.kv_head * group + r % group, position,
+                 last_seen(a, s, position) + 1};
     }
   }
 }
@@ -161,7 +162,7 @@ inline void attend_unit(const Attention& a, const AttentionUnit& u) {
   typename Pages::Terms terms[kUnitRows];
   int begin[kUnitRows], end[kUnitRows];  // positions that a row sees, both ascending in a part
   for (int r = 0; r < u.rows; r++) {
-    const auto [row, head, position, seen] = rows[r];
+    const auto [row, out, head, position, seen] = rows[r];
     begin[r] = first_seen(position, a.window), end[r] = seen;
     turn_head(a, a.q_norm, a.qkv + row * a.qkv_stride + size_t(head) * d, row, head, position, scratch.head);
     if (a.query_scale) {
@@ -211,7 +212,7 @@ inline void attend_unit(const Attention& a, const AttentionUnit& u) {
     });
   }
   if (u.partial >= 0) return;
-  for (int r = 0; r < u.rows; r++) write_head(a, rows[r].row, rows[r].head, scratch.state + r * d, l[r]);
+  for (int r = 0; r < u.rows; r++) write_head(a, rows[r].out, rows[r].head, scratch.state + r * d, l[r]);
 }
 
 // Merges the partial results of a unit's rows over all their blocks; the last to finish one of the units calls it.
@@ -230,7 +231,7 @@ inline void merge_partials(const Attention& a, const AttentionUnit& u) {
       mb[0] = p[d], lb[0] = p[d + 1];
       merge_rows(1, m, l, state, mb, lb, d, [&](int) { return p; });
     }
-    write_head(a, rows[r].row, rows[r].head, state, l[0]);
+    write_head(a, rows[r].out, rows[r].head, state, l[0]);
   }
 }
 

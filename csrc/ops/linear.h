@@ -219,7 +219,8 @@ inline void finish(const Linear& op, int strip, int first_row, int rows, float* 
       continue;
     }
     if (op.epilogue == Epilogue::kAdd) {
-      const float* residual = op.residual + row * op.residual_stride + strip * kStrip;
+      const size_t from = op.residual_rows ? size_t(op.residual_rows[row]) : row;
+      const float* residual = op.residual + from * op.residual_stride + strip * kStrip;
       a = add(load(residual), a), b = add(load(residual + 16), b);
     }
     if (out) store(out, a), store(out + 16, b);

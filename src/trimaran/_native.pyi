@@ -122,6 +122,7 @@ class Program:
         gather: bool,
         epilogue: str,
         residual: int,
+        gather_residual: bool,
         wide: bool,
         reuse: bool,
     ) -> None: ...

@@ -13,6 +13,7 @@ HIDDEN, VOCAB, HEADS, KV_HEADS, HEAD_DIM = 64, 96, 2, 1, 32
 
 def program() -> Program:
     x, qkv, out = Buffer("x", HIDDEN), Buffer("qkv", (HEADS + 2 * KV_HEADS) * HEAD_DIM), Buffer("out", HIDDEN)
+    again, end = Buffer("again", qkv.width), Buffer("end", HIDDEN)
     last, logits = Buffer("last", HIDDEN, logits_rows=True), Buffer("logits", VOCAB, logits_rows=True)
     rope = RopeSpec(theta=1e4, dims=HEAD_DIM)
     return Program(
@@ -21,12 +22,14 @@ def program() -> Program:
             Embed(x, "table"),
             Linear(qkv, x, "qkv"),
             Attention(out, qkv, 0, 0, HEADS, KV_HEADS, HEAD_DIM, 1.0, rope),
-            TakeRows(last, out),
+            Linear(again, out, "qkv"),
+            Attention(end, again, 0, 1, HEADS, KV_HEADS, HEAD_DIM, 1.0, rope),
+            TakeRows(last, end),
             Linear(logits, last, "table"),
             Logits(logits),
         ),
         weights={},
-        groups=(CacheGroup((HeadsCache(layers=1, kv_heads=KV_HEADS, head_dim=HEAD_DIM),)),),
+        groups=(CacheGroup((HeadsCache(layers=2, kv_heads=KV_HEADS, head_dim=HEAD_DIM),)),),
         vocab=VOCAB,
         hidden=HIDDEN,
         context=128,
@@ -44,11 +47,13 @@ def weights(layer: WeightFormat, head: WeightFormat) -> dict[str, Weight]:
 def test_bytes_and_operations_of_a_step():
     work = count_work(program(), weights(WeightFormat.INT4, WeightFormat.INT8), KVFormat.BF16, ActivationFormat.INT8)
     assert work.weight_bytes == 128 * 2 * 18 + 96 * 2 * (34 - 16)  # greedy: the head's high halves
-    assert work.readings == (Reading(kv_bytes=2 * HEAD_DIM * 2, pair_ops=4 * HEADS * HEAD_DIM),)
+    pair = 4 * HEADS * HEAD_DIM
+    assert work.readings == (Reading(kv_bytes=2 * 2 * HEAD_DIM * 2, pair_ops=pair, taken_pair_ops=pair),)
     cost = work.cost([Part(context=9), Part(context=0, rows=3)], logits_rows=2)
-    assert cost.bytes == work.weight_bytes + (10 + 3) * 2 * HEAD_DIM * 2
-    assert cost.int8_ops == 4 * 2 * 128 * 64 + 2 * 2 * 96 * 64
-    assert cost.fp32_ops == (10 + 1 + 2 + 3) * 4 * HEADS * HEAD_DIM
+    assert cost.bytes == work.weight_bytes + (10 + 3) * 2 * 2 * HEAD_DIM * 2
+    assert cost.int8_ops == 2 * 4 * 2 * 128 * 64 + 2 * 2 * 96 * 64
+    assert cost.fp32_ops == (10 + 1 + 2 + 3) * pair + (10 + 3) * pair  # in the last layer two rows attend
+    assert work.cost([Part(context=0, rows=3)], logits_rows=0).fp32_ops == (1 + 2 + 3) * pair
 
 
 @pytest.mark.parametrize(
@@ -58,21 +63,22 @@ def test_bytes_and_operations_of_a_step():
 def test_what_is_not_int8_on_both_sides_is_float(layer, activations):
     work = count_work(program(), weights(layer, WeightFormat.FP32), KVFormat.FP32, activations)
     assert work.int8_ops == work.head_int8_ops == 0
-    assert (work.fp32_ops, work.head_fp32_ops) == (2 * 128 * 64, 2 * 96 * 64)
+    assert (work.fp32_ops, work.head_fp32_ops) == (2 * 2 * 128 * 64, 2 * 96 * 64)
 
 
 def test_attention_over_int8_pages_is_int8():
     work = count_work(program(), weights(WeightFormat.INT4, WeightFormat.INT8), KVFormat.INT8, ActivationFormat.INT8)
-    assert [reading.kv_bytes for reading in work.readings] == [2 * HEAD_DIM + 8]
+    assert [reading.kv_bytes for reading in work.readings] == [2 * (2 * HEAD_DIM + 8)]
     cost = work.cost([Part(context=9)], logits_rows=0)
-    assert (cost.int8_ops, cost.fp32_ops) == (2 * 128 * 64 + 10 * 4 * HEADS * HEAD_DIM, 0)
+    assert (cost.int8_ops, cost.fp32_ops) == (2 * 2 * 128 * 64 + 10 * 4 * HEADS * HEAD_DIM, 0)
 
 
 def test_of_experts_those_are_read_that_rows_are_likely_to_go_to():
     dense = program()
     x = dense.ops[2].out
     experts = Experts(Buffer("mixed", HIDDEN), x, Buffer("routes", 4), "gate_up", "down", experts=8, width=32)
-    mixture = replace(dense, ops=(*dense.ops[:3], experts, *dense.ops[3:]))
+    again = replace(dense.ops[3], x=experts.out)
+    mixture = replace(dense, ops=(*dense.ops[:3], experts, again, *dense.ops[4:]))
     nothing = np.empty(0)
     held = weights(WeightFormat.INT4, WeightFormat.INT8)
     args = KVFormat.BF16, ActivationFormat.INT8
@@ -114,8 +120,8 @@ def test_each_group_is_counted_with_its_own_layers():
     local = replace(attention, group=1, window=4)
     toy = replace(toy, ops=(*toy.ops, local, local), groups=(*toy.groups, replace(toy.groups[0], window=4)))
     work = count_work(toy, weights(WeightFormat.FP32, WeightFormat.FP32), KVFormat.FP32, ActivationFormat.FP32)
-    token, pair = 2 * HEAD_DIM * 4, 4 * HEADS * HEAD_DIM
-    assert work.readings == (Reading(token, pair), Reading(token, 2 * pair, window=4))
+    token, pair = 2 * 2 * HEAD_DIM * 4, 4 * HEADS * HEAD_DIM
+    assert work.readings == (Reading(token, pair, taken_pair_ops=pair), Reading(token, 2 * pair, window=4))
     assert work.cost([Part(9)], 0).bytes == work.weight_bytes + (10 + 4) * token
 
 

@@ -33,7 +33,7 @@ def test_a_llama_layer_is_five_ops() -> None:
     assert norms == [True, False, True, False, True, False, True, False, True]
     last = ops[-1]
     assert isinstance(last, FusedLinear)
-    assert last.gather
+    assert last.x.logits_rows
 
 
 def test_a_norm_that_something_else_reads_stays() -> None:
@@ -69,11 +69,14 @@ def test_ops_without_a_linear_stay() -> None:
     assert kinds == [Embed, RmsNorm, Add, Glu, TakeRows, Logits]
 
 
-def test_the_residual_stream_of_a_llama_has_one_slot() -> None:
+def test_the_residual_stream_of_a_llama_has_one_slot_and_one_for_rows_that_need_logits() -> None:
     ops = lower(llama())
     slots = plan_slots(ops)
-    stream = {slots.of[op.out] for op in ops if isinstance(op, FusedLinear) and op.epilogue == "add"}
-    assert stream == {slots.of[ops[0].out]}  # type: ignore[union-attr]
+    for taken in (False, True):
+        sums = [op.out for op in ops if isinstance(op, FusedLinear) and op.epilogue == "add"]
+        stream = {slots.of[out] for out in sums if out.logits_rows == taken}
+        assert len(stream) == 1
+        assert (stream == {slots.of[ops[0].out]}) != taken  # type: ignore[union-attr]
 
 
 def test_no_buffer_is_overwritten_while_somebody_still_reads_it() -> None:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from trimaran.base.formats import ActivationFormat, KVFormat
 from trimaran.bench.machine import Machine
-from trimaran.kernels.program import Attention, Experts, Linear, Program
+from trimaran.kernels.program import Attention, Experts, Linear, Op, Program
+from trimaran.kernels.taken_rows import take_rows_early
 from trimaran.kernels.weights import Weight, least_bytes, touched_experts
 
 
@@ -50,6 +51,7 @@ class Reading:
     kv_bytes: int  # of one token
     pair_ops: int  # for one query and one key, all heads and layers
     window: int | None = None
+    taken_pair_ops: int = 0  # as pair_ops, of layers in which only rows that need logits attend
 
     def tokens(self, part: Part) -> int:
         """Tokens whose keys and values ``part`` reads, its own included."""
@@ -70,7 +72,7 @@ class Work:
     weight_bytes: int  # read once a step that chooses greedily, experts apart
     int8_ops: int  # of every row
     fp32_ops: int
-    head_int8_ops: int  # of every row that needs logits
+    head_int8_ops: int  # of every row that needs logits, beside those
     head_fp32_ops: int
     readings: tuple[Reading, ...]  # of each cache group
     pair_int8: bool = False  # pages of integers are multiplied as they are
@@ -88,6 +90,9 @@ class Work:
         rows = sum(part.rows for part in parts)
         each = [(reading, part) for reading in self.readings for part in parts]
         attention = sum(reading.pairs(part) * reading.pair_ops for reading, part in each)
+        attention += (
+            sum(reading.tokens(part) * reading.taken_pair_ops for reading, part in each) * logits_rows // len(parts)
+        )
         return Cost(
             bytes=self.weights_read(rows) + sum(reading.tokens(part) * reading.kv_bytes for reading, part in each),
             int8_ops=rows * self.int8_ops + logits_rows * self.head_int8_ops + self.pair_int8 * attention,
@@ -98,20 +103,25 @@ class Work:
 def count_work(
     program: Program, weights: Mapping[str, Weight], kv_format: KVFormat, activations: ActivationFormat
 ) -> Work:
-    """Counts ``program``'s matrices and attention; an embedding is read by row and therefore costs nothing."""
+    """Counts ``program``'s matrices and attention; an embedding is read by row and therefore costs nothing.
+
+    What the last layer computes behind its keys and values, only rows that need logits cannot do without.
+    """
     linears = [op for op in program.ops if isinstance(op, Linear)]
-    experts = [op for op in program.ops if isinstance(op, Experts)]
+    needed = take_rows_early(program.ops)
+    experts = [op for op in needed if isinstance(op, Experts)]
 
     def is_int8(weight: str) -> bool:
         return weights[weight].fmt.integer and activations is ActivationFormat.INT8
 
     ops = {(int8, head): 0 for int8 in (False, True) for head in (False, True)}
-    for op in linears:
-        ops[is_int8(op.weight), op.x.logits_rows] += 2 * op.x.width * op.out.width
+    for op in needed:
+        if isinstance(op, Linear):
+            ops[is_int8(op.weight), op.x.logits_rows] += 2 * op.x.width * op.out.width
     for layer in experts:
         for weight in (layer.gate_up, layer.down):
             rows, cols = weights[weight].shape
-            ops[is_int8(weight), False] += 2 * rows * cols // layer.experts * (layer.routes.width // 2)
+            ops[is_int8(weight), layer.x.logits_rows] += 2 * rows * cols // layer.experts * (layer.routes.width // 2)
     heads = {op.weight: op.x.logits_rows and activations is ActivationFormat.INT8 for op in linears}
     return Work(
         weight_bytes=sum(least_bytes(weights[name], head=head) for name, head in heads.items()),
@@ -120,7 +130,12 @@ def count_work(
         head_int8_ops=ops[True, True],
         head_fp32_ops=ops[False, True],
         readings=tuple(
-            Reading(group.page_bytes(kv_format, 1), _pair_ops(program, number), group.window)
+            Reading(
+                group.page_bytes(kv_format, 1),
+                _pair_ops(needed, number, taken=False),
+                group.window,
+                _pair_ops(needed, number, taken=True),
+            )
             for number, group in enumerate(program.groups)
         ),
         pair_int8=kv_format.integer,
@@ -135,6 +150,6 @@ def count_work(
     )
 
 
-def _pair_ops(program: Program, group: int) -> int:
-    attentions = [op for op in program.ops if isinstance(op, Attention) and op.group == group]
-    return sum(4 * op.heads * op.head_dim for op in attentions)
+def _pair_ops(ops: Sequence[Op], group: int, *, taken: bool) -> int:
+    attentions = [op for op in ops if isinstance(op, Attention) and op.group == group]
+    return sum(4 * op.heads * op.head_dim for op in attentions if op.out.logits_rows == taken)

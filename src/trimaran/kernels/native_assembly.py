@@ -303,6 +303,7 @@ class Assembly:
             gather=op.gather,
             epilogue=op.epilogue,
             residual=NONE if op.residual is None else self._buffer(op.residual),
+            gather_residual=op.gather_residual,
             wide=op.wide and self._quantises(op),
             reuse=reuse,
         )

@@ -20,6 +20,7 @@ from trimaran.kernels.program import (
     RmsNorm,
     TakeRows,
 )
+from trimaran.kernels.taken_rows import take_rows_early
 
 Epilogue = Literal["store", "add", "swiglu", "geglu", "logits"]
 GATED: dict[Activation, Literal["swiglu", "geglu"]] = {"silu": "swiglu", "gelu_tanh": "geglu"}
@@ -27,7 +28,7 @@ GATED: dict[Activation, Literal["swiglu", "geglu"]] = {"silu": "swiglu", "gelu_t
 
 @dataclass(frozen=True)
 class FusedLinear:
-    """``out = epilogue(norm(x[gathered rows]) @ weight.T + bias)``.
+    """``out = epilogue(norm(x[gathered rows]) @ weight.T + bias)``; ``residual``'s rows may be gathered too.
 
     ========  ===================================================================
     store     ``out = y``
@@ -46,6 +47,7 @@ class FusedLinear:
     gather: bool = False
     epilogue: Epilogue = "store"
     residual: Buffer | None = None
+    gather_residual: bool = False
     wide: bool = False
 
     def same_input(self, other: "FusedLinear") -> bool:
@@ -75,9 +77,10 @@ def reads(op: Lowered) -> list[Buffer]:
 
 def lower(program: Program) -> list[Lowered]:
     """The program's ops with every fusion applied that its shape allows; an op that fits none stays as it is."""
-    graph = _Graph(program.ops)
+    ops = take_rows_early(program.ops)
+    graph = _Graph(ops)
     lowered: list[Lowered] = []
-    for op in program.ops:
+    for op in ops:
         match op:
             case Linear() | Experts() if graph.tail(op) is None:
                 lowered.append(graph.fuse(op, None))
@@ -131,8 +134,11 @@ class _Graph:
         return None
 
     def folds(self, op: RmsNorm | TakeRows) -> bool:
-        """Whether all that read ``op``'s result are products, which then prepare their input themselves."""
+        """Whether all that read ``op``'s result are products, which then prepare their input themselves, or it is the
+        residual of a linear."""
         readers = self._readers.get(op.out, [])
+        if isinstance(op, TakeRows) and len(readers) == 1 and isinstance(add := readers[0], Add):
+            return isinstance(head := self.head(add), Linear) and head.out != op.out
         if isinstance(op, TakeRows) and len(readers) == 1 and isinstance(readers[0], RmsNorm):
             return self.folds(readers[0])
         products = Linear if isinstance(op, TakeRows) else Linear | Experts
@@ -146,9 +152,12 @@ class _Graph:
             writer = self._writer.get(x)
         if isinstance(writer, TakeRows) and self.folds(writer):
             gather, x = True, writer.x
-        residual = None
+        residual, gather_residual = None, False
         if isinstance(tail, Add):
             residual = tail.b if tail.a == product.out else tail.a
+            writer = self._writer.get(residual)
+            if isinstance(writer, TakeRows) and self.folds(writer):
+                gather_residual, residual = True, writer.x
         if isinstance(product, Experts):
             assert not gather, product
             return FusedExperts(
@@ -157,7 +166,7 @@ class _Graph:
         plain = FusedLinear(product.out, x, product.weight, product.bias, norm, gather, wide=product.wide)
         match tail:
             case Add():
-                return replace(plain, out=tail.out, epilogue="add", residual=residual)
+                return replace(plain, out=tail.out, epilogue="add", residual=residual, gather_residual=gather_residual)
             case Glu():
                 return replace(plain, out=tail.out, epilogue=GATED[tail.activation])
             case Logits():
@@ -207,6 +216,6 @@ def _in_place(op: Lowered) -> Buffer | None:
     match op:
         case Add() if op.a != op.b:
             return op.a
-        case FusedLinear() if op.residual is not None and op.residual != op.x:
+        case FusedLinear() if op.residual is not None and op.residual != op.x and not op.gather_residual:
             return op.residual
     return None

@@ -14,6 +14,7 @@ pause, and ops that the other threads finished meanwhile look free.
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -52,6 +53,13 @@ PHASES = ("1 row", "2 to 64 rows", "more than 64 rows")
 HEADER = ("op", "calls", "us/step", "share", "MB/step", "GB/s", "MOP/step", "GOP/s", "floor")
 
 
+class _Reading(NamedTuple):
+    """Who reads a cache, and how much of it."""
+
+    most: int | None  # tokens of a row
+    taken: bool  # rows that need logits alone
+
+
 @dataclass(frozen=True)
 class _Cost:
     """What an op reads and computes: bytes and operations by what they grow with."""
@@ -67,6 +75,11 @@ class _Cost:
     ops_of_score: int = 0
     int8: bool = False  # its operations are of int8
     most: int | None = None  # tokens that a row reads of its cache
+    taken: bool = False  # only rows that need logits read it
+
+    @property
+    def reading(self) -> _Reading:
+        return _Reading(self.most, self.taken)
 
 
 @dataclass
@@ -94,9 +107,8 @@ class _Phase:
     steps: int = 0
     rows: int = 0
     steps_of: Counter[int] = field(default_factory=Counter)  # by rows
-    steps_with_logits: int = 0
-    logits_rows: int = 0
-    seen: dict[int | None, _Seen] = field(default_factory=dict)  # by the most that a row reads
+    logits_of: Counter[int] = field(default_factory=Counter)  # steps by rows that need logits, if there are any
+    seen: dict[_Reading, _Seen] = field(default_factory=dict)
 
     def add(self, step: StepInputs, seconds: Float64) -> None:
         counts = np.diff(step.starts).astype(np.int64)
@@ -105,14 +117,21 @@ class _Phase:
         self.steps += 1
         self.rows += len(step.tokens)
         self.steps_of[len(step.tokens)] += 1
-        self.steps_with_logits += len(step.logits_rows) > 0
-        self.logits_rows += len(step.logits_rows)
-        for seen in self.seen.values():
-            seen.add(counts, contexts)
+        if len(step.logits_rows):
+            self.logits_of[len(step.logits_rows)] += 1
+        # Rows that need logits are counted as the last of their sequence.
+        taken = np.diff(np.searchsorted(step.logits_rows, step.starts)).astype(np.int64)
+        for reading, seen in self.seen.items():
+            if reading.taken:
+                seen.add(taken, np.where(taken > 0, contexts + counts - taken, 0))
+            else:
+                seen.add(counts, contexts)
 
-    def touched(self, top_k: int, experts: int) -> float:
+    def touched(self, cost: _Cost) -> float:
         """Experts that the steps are expected to read, were all alike to their rows."""
-        return sum(steps * touched_experts(experts, top_k, rows) for rows, steps in self.steps_of.items())
+        top_k, experts = cost.experts
+        steps_of = self.logits_of if cost.logits_rows else self.steps_of
+        return sum(steps * touched_experts(experts, top_k, rows) for rows, steps in steps_of.items())
 
 
 @dataclass
@@ -130,13 +149,13 @@ class _Line:
         return self.int8_ops + self.fp32_ops
 
     def add(self, cost: _Cost, phase: _Phase, seconds: float) -> None:
-        calls = phase.steps_with_logits if cost.logits_rows else phase.steps
-        rows = phase.logits_rows if cost.logits_rows else phase.rows
-        seen = phase.seen[cost.most]
+        calls = phase.logits_of.total() if cost.logits_rows else phase.steps
+        rows = sum(n * steps for n, steps in phase.logits_of.items()) if cost.logits_rows else phase.rows
+        seen = phase.seen[cost.reading]
         self.calls += calls
         self.seconds += seconds
         self.bytes += cost.bytes_of_call * calls + cost.bytes_of_row * rows + cost.bytes_of_token * seen.tokens
-        self.bytes += round(cost.bytes_of_expert * phase.touched(*cost.experts))
+        self.bytes += round(cost.bytes_of_expert * phase.touched(cost))
         operations = cost.ops_of_row * rows + cost.ops_of_score * seen.scores
         if cost.int8:
             self.int8_ops += operations
@@ -178,8 +197,11 @@ class Profile:
         self._costs = [_cost(op, weights, options) for op in lower(program)]
         self._bounds = bounds
         self._seconds = seconds
-        limits = {cost.most for cost in self._costs}
-        self._phases = [_Phase(np.zeros(len(self._costs)), seen={most: _Seen(most) for most in limits}) for _ in PHASES]
+        readings = {cost.reading for cost in self._costs}
+        self._phases = [
+            _Phase(np.zeros(len(self._costs)), seen={reading: _Seen(reading.most) for reading in readings})
+            for _ in PHASES
+        ]
         assert len(seconds) == len(self._costs), "the core has other ops than the program"
 
     def record(self, step: StepInputs) -> None:
@@ -251,6 +273,7 @@ def _cost(op: Lowered, weights: Mapping[str, Weight], options: ExecutorOptions) 
                 bytes_of_token=op.kv_heads * options.kv_format.token_bytes(op.head_dim),
                 ops_of_score=4 * op.heads * op.head_dim,
                 int8=options.kv_format.integer,
+                taken=op.out.logits_rows,
             )
         case RmsNorm():
             return _Cost("rms_norm", op.out.logits_rows)
@@ -271,12 +294,13 @@ def _cost(op: Lowered, weights: Mapping[str, Weight], options: ExecutorOptions) 
         case Logits():
             return _Cost("logits", logits_rows=True)
         case Route():
-            return _Cost("route")
+            return _Cost("route", op.out.logits_rows)
         case FusedExperts():
             matrices = [weights[op.op.gate_up], weights[op.op.down]]
             top_k, count = op.routes.width // 2, op.op.experts
             return _Cost(
                 "experts",
+                op.x.logits_rows,
                 bytes_of_expert=sum(least_bytes(weight, head=False) for weight in matrices) // count,
                 experts=(top_k, count),
                 ops_of_row=sum(2 * rows * cols * top_k // count for rows, cols in (m.shape for m in matrices)),
@@ -286,6 +310,7 @@ def _cost(op: Lowered, weights: Mapping[str, Weight], options: ExecutorOptions) 
             weight = weights[op.weight]
             return _Cost(
                 op.weight.rpartition(".")[2],
+                op.x.logits_rows,
                 bytes_of_call=least_bytes(weight, head=False),
                 ops_of_row=2 * weight.shape[0] * weight.shape[1],
             )

@@ -158,7 +158,8 @@ class Attention:
     ``h // (heads // kv_heads)``. Keys and values are read back from the page, in its format, also within the step:
     a prefix that was cached and one that is fresh give the same bits. Position i sees j with ``i - window < j <= i``,
     or, where attention is not ``causal``, all of its sequence up to its last row of the step: there a text must be in
-    one step as a whole. ``layer`` counts within the ``HeadsCache`` of group number ``group``.
+    one step as a whole. Where ``out`` holds only the rows that need logits, those alone attend, and all append.
+    ``layer`` counts within the ``HeadsCache`` of group number ``group``.
     """
 
     out: Buffer

@@ -155,7 +155,8 @@ class ReferenceExecutor(InOnePiece):
                 x = self._rounded(buffers[op.x], op.weight, wide=op.wide)
                 return ops.linear(x, self._weights[op.weight], None if op.bias is None else self._weights[op.bias])
             case Attention():
-                return self._attention(op, buffers[op.qkv], step)
+                out = self._attention(op, buffers[op.qkv], step)
+                return out[step.logits_rows] if op.out.logits_rows else out
             case Glu():
                 return ops.glu(buffers[op.gate_up], op.activation)
             case Gelu():
