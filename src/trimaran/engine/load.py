@@ -301,7 +301,8 @@ _KINDS: dict[Role, type[Engine]] = {"both": Engine, "prefill": PrefillEngine, "d
 def _warm_up(engine: Engine) -> None:
     """Produces a token the way every request does, then forgets that it did; raises what went wrong."""
     tokens = min(2, engine.info.context - 1)  # with weights of their own, prompts make the first one
-    engine.submit(Submit("warm-up", [0], SamplingParams(max_tokens=tokens, ignore_eos=True)))
+    sampling = SamplingParams(max_tokens=tokens, ignore_eos=True, seed=0)  # a model that starts once starts again
+    engine.submit(Submit("warm-up", [0], sampling))
     messages: list[FromEngine] = []
     while not engine.idle:
         messages += engine.step()
