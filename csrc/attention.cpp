@@ -2,6 +2,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "cpu.h"
 #include "program.h"
 
 namespace trimaran {
@@ -60,7 +61,8 @@ void Program::plan(AttentionOp& op) {
   }
   if (op.plan == int(plans_.size())) {
     const HeadsCache& cache = heads_[op.cache];
-    const AttentionShape shape{op.heads, cache.kv_heads, cache.head_dim, window_of(op), cache.group, op.causal, takes_rows(op)};
+    const AttentionShape shape{op.heads,    cache.kv_heads, cache.head_dim, window_of(op),
+                               cache.group, op.causal,      takes_rows(op)};
     plans_.emplace_back(shape, options_.limits.page_size, options_.share_prefixes, team_.size());
   }
   for (auto [norm, inverse] : {std::pair(&op.q_norm, &q_inverse_), std::pair(&op.k_norm, &k_inverse_)}) {
@@ -124,6 +126,7 @@ void Program::run_op(const AttentionOp& op, Team::Member& m) {
   });
   const auto& units = plan.units();
   ReadAhead ahead;
+  ahead.to_first_cache = fetches_to_first_cache();
   ahead.end = units.data() + team_.end_of_queue(m, int(units.size()));
   a.ahead = &ahead;
   team_.share(m, int(units.size()), 1, [&](int i, int) {

@@ -2,7 +2,7 @@
 
 #include <stdexcept>
 
-#ifdef TRIMARAN_AVX_VNNI
+#ifdef TRIMARAN_X86
 #include <cpuid.h>
 #endif
 
@@ -32,7 +32,28 @@ bool has_avx_vnni() {
 }
 #endif
 
+#ifdef TRIMARAN_X86
+// AMD's family of this processor, 0 on others: leaf 1, EAX bits 8 to 11 and, where these are all set, 20 to 27 more.
+int amd_family() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  if (!__get_cpuid(0, &eax, &ebx, &ecx, &edx) || ebx != signature_AMD_ebx || !__get_cpuid(1, &eax, &ebx, &ecx, &edx)) {
+    return 0;
+  }
+  const int family = eax >> 8 & 15;
+  return family < 15 ? family : family + int(eax >> 20 & 255);
+}
+#endif
+
 }  // namespace
+
+bool fetches_to_first_cache() {
+#ifdef TRIMARAN_X86
+  static const bool first = amd_family() == 26;
+  return first;
+#else
+  return true;
+#endif
+}
 
 const std::vector<const Kernels*>& usable_kernels() {
   static const std::vector<const Kernels*> usable = [] {

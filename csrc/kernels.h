@@ -95,9 +95,9 @@ struct Linear {
   const float* residual;
   size_t residual_stride;
   const int32_t* residual_rows;  // row r adds residual row residual_rows[r]; null: row r
-  const RoutedRow* routed;  // [rows], with kRouted: where out's rows lie
-  Best* best;               // [rows], with kLogits: running arg-max
-  uint8_t* scratch;         // one strip: dequantised, joined from two planes, or looked up in codebooks
+  const RoutedRow* routed;       // [rows], with kRouted: where out's rows lie
+  Best* best;                    // [rows], with kLogits: running arg-max
+  uint8_t* scratch;              // one strip: dequantised, joined from two planes, or looked up in codebooks
 };
 
 // The greedy choice over a matrix in two planes (ops/head.h): one member's view of it.
@@ -225,6 +225,7 @@ struct Place {
 // How far a thread has fetched the tiles that it will read: always so many ahead, across blocks and units, because
 // blocks of few tokens leave no time to fetch what comes after them.
 struct ReadAhead {
+  bool to_first_cache = false;          // else to the second, see fetches_to_first_cache()
   const AttentionUnit* end = nullptr;   // of the units that this thread will probably work on one after another
   const AttentionUnit* next = nullptr;  // the one of them that it has not begun
   const AttentionUnit* unit = nullptr;  // whose tiles are being fetched

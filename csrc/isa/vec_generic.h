@@ -283,5 +283,6 @@ struct Sum {
 };
 
 TRIMARAN_INLINE void prefetch(const void* p) { __builtin_prefetch(p); }
+TRIMARAN_INLINE void prefetch_second(const void* p) { __builtin_prefetch(p, 0, 2); }
 
 }  // namespace trimaran::generic

@@ -126,7 +126,7 @@ TRIMARAN_INLINE void look_ahead(const Attention& a, int tiles, Block& b) {
   ReadAhead& ahead = *a.ahead;
   for (; ahead.fetched < tiles; ahead.fetched++) take_tile(a, ahead);  // too late for these
   ahead.fetched -= tiles;
-  b.coming_tiles = 0;
+  b.coming_tiles = 0, b.to_first_cache = ahead.to_first_cache;
   for (; ahead.fetched < kBlockTiles; ahead.fetched++) {
     const uint8_t* tile = take_tile(a, ahead);
     if (!tile) return;

@@ -82,6 +82,7 @@ struct Block {
   int first_tile, tiles;               // range that holds the tokens which the rows see
   const uint8_t* coming[kBlockTiles];  // what this thread will read after the block, to be fetched meanwhile
   int coming_tiles;
+  bool to_first_cache;
   const int *hidden, *visible;  // [rows] a row sees the block's tokens hidden .. visible, at least 1; both ascend
 };
 
@@ -95,6 +96,7 @@ class Fetch {
       : tiles_(b.coming),
         per_tile_((tile_bytes + kMostBytes - 1) / kMostBytes),
         pieces_(b.coming_tiles * per_tile_),
+        to_first_cache_(b.to_first_cache),
         tile_bytes_(tile_bytes),
         bytes_((tile_bytes / per_tile_ + kLine - 1) / kLine * kLine) {}
 
@@ -103,7 +105,8 @@ class Fetch {
     for (const int count = pieces_ * part / kParts; fetched_ < count; fetched_++) {
       const uint8_t* tile = tiles_[fetched_ / per_tile_];
       const int from = fetched_ % per_tile_ * bytes_, end = smaller(from + bytes_, tile_bytes_);
-      for (int i = from; i < end; i += kLine) prefetch(tile + i);
+      for (int i = from; i < end && to_first_cache_; i += kLine) prefetch(tile + i);
+      for (int i = from; i < end && !to_first_cache_; i += kLine) prefetch_second(tile + i);
     }
   }
 
@@ -113,6 +116,7 @@ class Fetch {
   static constexpr int kMostBytes = 36 * kLine;
   const uint8_t* const* tiles_;
   int per_tile_, pieces_, fetched_ = 0;
+  bool to_first_cache_;
   int tile_bytes_, bytes_;
 };
 

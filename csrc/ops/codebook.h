@@ -33,6 +33,8 @@ struct CodebookBlock {
   TRIMARAN_INLINE static void prefetch_ahead(const Place& p) {
     unroll<Codes::kBytes / 64>(TRIMARAN_UNROLL(i) { prefetch(p.codes + kPrefetchAhead + i * 64); });
   }
+  static constexpr int kLines = 0;
+  TRIMARAN_INLINE static void prefetch_line(const Place&, int, int) {}
   TRIMARAN_INLINE static Place half(const Place& p, int h) { return {p.codes + h * 64, p.header + h * (kTables / 2)}; }
   TRIMARAN_INLINE static const uint8_t* terms(const Place& p) { return p.header; }
   TRIMARAN_INLINE static int32_t start(const GroupTerms& g) { return Int8Block::start(g); }
@@ -56,8 +58,10 @@ struct ExpandedBlock : Int8Block {
   };
   TRIMARAN_INLINE static void next(Place& p) { p.bytes += kBytes, p.coming += FourBits::kBytes; }
   TRIMARAN_INLINE static void prefetch_ahead(const Place& p) {
-    unroll<FourBits::kBytes / 64>(TRIMARAN_UNROLL(i) { prefetch(p.coming + i * 64); });
+    unroll<kLines>(TRIMARAN_UNROLL(i) { prefetch_line(p, 0, i); });
   }
+  static constexpr int kLines = FourBits::kBytes / 64;
+  TRIMARAN_INLINE static void prefetch_line(const Place& p, int, int i) { prefetch_second(p.coming + i * 64); }
   TRIMARAN_INLINE static Place half(const Place& p, int h) { return {p.bytes + h * 64, p.coming}; }
   TRIMARAN_INLINE static const uint8_t* terms(const Place& p) { return p.bytes; }
   template <int V, class F>

@@ -17,6 +17,8 @@ struct WholeBlock {
   TRIMARAN_INLINE static void prefetch_ahead(Place p) {
     unroll<Bytes / 64>(TRIMARAN_UNROLL(i) { prefetch(p + kPrefetchAhead + i * 64); });
   }
+  static constexpr int kLines = Bytes / 64;
+  TRIMARAN_INLINE static void prefetch_line(Place p, int ahead, int line) { prefetch_second(p + ahead + line * 64); }
   TRIMARAN_INLINE static Place half(Place p, int h) { return p + h * 64; }  // quads of the second 16 columns
   TRIMARAN_INLINE static const uint8_t* terms(Place p) { return p; }
 };
@@ -62,17 +64,25 @@ struct NibbleBlock : WholeBlock<Minima ? 640 : 576> {  // int4 (zero point 8) or
 
 // ---- tiles: y [R][32] = rows times one strip ---------------------------------------------------------------------
 
+// What a tile of several fetches meanwhile: of each block of the next strip, so many bytes further on, these lines. So
+// memory brings a strip while another is multiplied, and not all of it during the first tile.
+struct Coming {
+  int bytes, first, end;
+};
+
 // R rows x V vectors of 16 columns (the strip's first or second, or both) of quantised weights times int8 activations.
 // Per group: an exact integer dot product, then y = fma(dot * activation scale, weight scale, y) and, with minima,
 // y = fma(minimum, scaled sum, y). Wide rows go through a group twice where one of them has 15 bits there: 256 * (dot
 // of the high bytes) + (dot of the low bytes), exact in 32 bits.
 template <class Block, int R, int V, bool Wide>
 TRIMARAN_INLINE void int_tile(typename Block::Place p, int blocks, int half, const int8_t* q, size_t q_stride,
-                              const GroupTerms* groups, size_t group_stride, bool stream, float* y) {
+                              const GroupTerms* groups, size_t group_stride, bool stream, const Coming& coming,
+                              float* y) {
   F16 f[R * V];
   unroll<R * V>(TRIMARAN_UNROLL(i) { f[i] = zero(); });
   for (int b = 0; b < blocks; b++, Block::next(p), q += Wide ? 2 * kGroup : kGroup, groups++) {
     if (stream) Block::prefetch_ahead(p);
+    for (int i = coming.first; i < coming.end; i++) Block::prefetch_line(p, coming.bytes, i);
     I16 d[R * V];  // what the sums start from, then the dot products
     unroll<R>(TRIMARAN_UNROLL(r) {
       const I16 start = set1_int(Wide ? 0 : Block::start(groups[r * group_stride]));
@@ -240,9 +250,11 @@ TRIMARAN_INLINE void for_int_tiles(const Linear& op, typename Block::Place p, bo
     constexpr int vectors = rows <= kIntRowsOfBoth ? 2 : 1;
     alignas(64) float y[rows * kStrip];
     for (int half = 0; half < 2; half += vectors) {
+      Coming coming{int(op.w->strip_bytes), Block::kLines * first / op.rows, Block::kLines * (first + rows) / op.rows};
+      if (rows == op.rows) coming.end = 0;  // one tile does not work long enough: it reads its own strip ahead
       int_tile<Block, rows, vectors, Wide>(p, op.w->k / kGroup, half, op.a.q + first * op.a.q_stride, op.a.q_stride,
                                            op.a.groups + first * op.a.group_stride, op.a.group_stride,
-                                           stream && first + half == 0, y);
+                                           stream && first + half == 0 && 2 * rows >= op.rows, coming, y);
     }
     done(first, rows, y);
   });

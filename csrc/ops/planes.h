@@ -14,6 +14,11 @@ struct PlanesBlock {
   TRIMARAN_INLINE static void prefetch_ahead(const Planes& p) {
     fetch({p.high + kPrefetchAhead / 2, p.low + kPrefetchAhead / 2});
   }
+  static constexpr int kLines = (kHighBytes + kLowBytes) / 64;
+  TRIMARAN_INLINE static void prefetch_line(const Planes& p, int ahead, int i) {
+    constexpr int high = kHighBytes / 64;
+    prefetch_second(i < high ? p.high + ahead + i * 64 : p.low + ahead / kHighBytes * kLowBytes + (i - high) * 64);
+  }
   TRIMARAN_INLINE static void fetch(const Planes& p) {
     unroll<kHighBytes / 64>(TRIMARAN_UNROLL(i) { prefetch(p.high + i * 64); });
     unroll<kLowBytes / 64>(TRIMARAN_UNROLL(i) { prefetch(p.low + i * 64); });
@@ -49,6 +54,8 @@ struct JoinedBlock : Int8Block {
     PlanesBlock::next(p.coming);
   }
   TRIMARAN_INLINE static void prefetch_ahead(const Place& p) { PlanesBlock::fetch(p.coming); }
+  static constexpr int kLines = PlanesBlock::kLines;
+  TRIMARAN_INLINE static void prefetch_line(const Place& p, int, int i) { PlanesBlock::prefetch_line(p.coming, 0, i); }
   TRIMARAN_INLINE static Place half(const Place& p, int h) { return {p.joined + h * 64, p.coming}; }
   TRIMARAN_INLINE static const uint8_t* terms(const Place& p) { return p.joined; }
   template <int V, class F>
