@@ -251,10 +251,11 @@ TRIMARAN_INLINE void for_int_tiles(const Linear& op, typename Block::Place p, bo
     alignas(64) float y[rows * kStrip];
     for (int half = 0; half < 2; half += vectors) {
       Coming coming{int(op.w->strip_bytes), Block::kLines * first / op.rows, Block::kLines * (first + rows) / op.rows};
-      if (rows == op.rows) coming.end = 0;  // one tile does not work long enough: it reads its own strip ahead
+      // One tile alone does not work long enough: it fetches its own strip ahead. The first of two does both.
+      if (rows == op.rows) coming.end = 0;
+      const bool own = stream && first + half == 0 && 2 * rows >= op.rows;
       int_tile<Block, rows, vectors, Wide>(p, op.w->k / kGroup, half, op.a.q + first * op.a.q_stride, op.a.q_stride,
-                                           op.a.groups + first * op.a.group_stride, op.a.group_stride,
-                                           stream && first + half == 0 && 2 * rows >= op.rows, coming, y);
+                                           op.a.groups + first * op.a.group_stride, op.a.group_stride, own, coming, y);
     }
     done(first, rows, y);
   });

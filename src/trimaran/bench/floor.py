@@ -90,9 +90,8 @@ class Work:
         rows = sum(part.rows for part in parts)
         each = [(reading, part) for reading in self.readings for part in parts]
         attention = sum(reading.pairs(part) * reading.pair_ops for reading, part in each)
-        attention += (
-            sum(reading.tokens(part) * reading.taken_pair_ops for reading, part in each) * logits_rows // len(parts)
-        )
+        of_taken = sum(reading.tokens(part) * reading.taken_pair_ops for reading, part in each)
+        attention += of_taken * logits_rows // len(parts)  # a row that needs logits is its part's last one
         return Cost(
             bytes=self.weights_read(rows) + sum(reading.tokens(part) * reading.kv_bytes for reading, part in each),
             int8_ops=rows * self.int8_ops + logits_rows * self.head_int8_ops + self.pair_int8 * attention,
