@@ -90,6 +90,7 @@ class Layers:
                 gather=False,
                 epilogue=shape.epilogue,
                 residual=out if shape.epilogue == "add" else -1,
+                gather_residual=False,
                 wide=False,
                 reuse=i > 0,
             )
