@@ -72,11 +72,13 @@ def test_ops_without_a_linear_stay() -> None:
 def test_the_residual_stream_of_a_llama_has_one_slot_and_one_for_rows_that_need_logits() -> None:
     ops = lower(llama())
     slots = plan_slots(ops)
+    embed = ops[0]
+    assert isinstance(embed, Embed)
     for taken in (False, True):
         sums = [op.out for op in ops if isinstance(op, FusedLinear) and op.epilogue == "add"]
         stream = {slots.of[out] for out in sums if out.logits_rows == taken}
         assert len(stream) == 1
-        assert (stream == {slots.of[ops[0].out]}) != taken  # type: ignore[union-attr]
+        assert (stream == {slots.of[embed.out]}) != taken
 
 
 def test_no_buffer_is_overwritten_while_somebody_still_reads_it() -> None:

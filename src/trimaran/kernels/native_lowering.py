@@ -19,6 +19,8 @@ from trimaran.kernels.program import (
     Program,
     RmsNorm,
     TakeRows,
+    inputs,
+    readers_of,
 )
 from trimaran.kernels.taken_rows import take_rows_early
 
@@ -72,7 +74,7 @@ Lowered = Op | FusedLinear | FusedExperts
 
 def reads(op: Lowered) -> list[Buffer]:
     """The buffers that an op reads."""
-    return [value for name, value in vars(op).items() if name != "out" and isinstance(value, Buffer)]
+    return list(inputs(op).values())
 
 
 def lower(program: Program) -> list[Lowered]:
@@ -103,10 +105,7 @@ class _Graph:
 
     def __init__(self, ops: Sequence[Op]) -> None:
         self._writer: dict[Buffer, Op] = {op.out: op for op in ops if not isinstance(op, Logits)}
-        self._readers: dict[Buffer, list[Op]] = {}
-        for op in ops:
-            for buffer in reads(op):
-                self._readers.setdefault(buffer, []).append(op)
+        self._readers = readers_of(ops)
 
     def tail(self, product: Product) -> Op | None:
         """The op that becomes ``product``'s epilogue."""

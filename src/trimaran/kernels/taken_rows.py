@@ -5,7 +5,7 @@ nothing else: its attention, its feed-forward and all that follows need not see 
 """
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 from trimaran.kernels.program import (
@@ -25,6 +25,8 @@ from trimaran.kernels.program import (
     Route,
     TakeRows,
     Tanh,
+    inputs,
+    readers_of,
 )
 
 # What makes a row of its result from the same row of its inputs.
@@ -54,20 +56,17 @@ def take_rows_early(ops: Sequence[Op]) -> tuple[Op, ...]:
             taken[op.out] = take(op.x)
         elif not isinstance(op, Logits) and op.out in narrow:
             # Attention appends all rows of what it reads to pages, and so reads them all.
-            inputs = {} if isinstance(op, Attention) else {name: take(x) for name, x in _inputs(op).items()}
+            read = {} if isinstance(op, Attention) else {name: take(x) for name, x in inputs(op).items()}
             taken[op.out] = Buffer(f"{op.out.name}, taken", op.out.width, logits_rows=True)
-            result.append(_reading(op, inputs, out=taken[op.out]))
+            result.append(_reading(op, read, out=taken[op.out]))
         else:
-            result.append(_reading(op, {name: taken.get(x, x) for name, x in _inputs(op).items() if x.logits_rows}))
+            result.append(_reading(op, {name: taken.get(x, x) for name, x in inputs(op).items() if x.logits_rows}))
     return tuple(result)
 
 
 def _read_by_taken_rows(ops: Sequence[Op], take: TakeRows) -> set[Buffer]:
     """Results of which only the taken rows are read: those of ops that can make them one by one."""
-    readers: dict[Buffer, list[Op]] = {}
-    for op in ops:
-        for buffer in _inputs(op).values():
-            readers.setdefault(buffer, []).append(op)
+    readers = readers_of(ops)
     narrow: set[Buffer] = set()
 
     def is_narrow(op: Op) -> bool:
@@ -81,12 +80,6 @@ def _read_by_taken_rows(ops: Sequence[Op], take: TakeRows) -> set[Buffer]:
     return narrow
 
 
-def _inputs(op: Op) -> dict[str, Buffer]:
-    """The buffers that an op reads, by field."""
-    named = {field.name: getattr(op, field.name) for field in fields(op) if field.name != "out"}
-    return {name: value for name, value in named.items() if isinstance(value, Buffer)}
-
-
-def _reading(op: Any, inputs: dict[str, Buffer], **out: Buffer) -> Any:
+def _reading(op: Any, buffers: dict[str, Buffer], **out: Buffer) -> Any:
     """The op with other buffers."""
-    return replace(op, **inputs, **out)
+    return replace(op, **buffers, **out)
