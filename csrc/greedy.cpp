@@ -6,14 +6,19 @@
 #include "program.h"
 
 namespace trimaran {
+namespace {
+
+Best better(const Best& a, const Best& b) { return b.value > a.value || (b.value == a.value && b.id < a.id) ? b : a; }
+
+}  // namespace
 
 // Only the largest logit is wanted, and the weights lie in two planes: ops/head.h says how half of them will do.
 void Program::find_greedy(const LinearOp& op, const Linear& job, Team::Member& m) {
   constexpr int kTicketsPerThread = 16;  // of the second pass, whose work is unevenly spread
   const Matrix& w = *job.w;
   Worker& worker = workers_[m.id];
-  Shortlist list{job,           worker.terms.data(), worker.squares.data(), worker.reach.data(),
-                 upper_.data(), worker.lower.data()};
+  Shortlist list{job,           worker.terms.data(),     worker.squares.data(), worker.reach.data(),
+                 upper_.data(), worker.likeliest.data(), worker.least.data()};
   bool begun = false;
   team_.share(m, w.strips, strips_per_ticket(w, job.rows), [&](int first, int end) {
     if (!begun) {
@@ -22,19 +27,41 @@ void Program::find_greedy(const LinearOp& op, const Linear& job, Team::Member& m
     }
     begun = true;
     kernels_.scan(list, first, end);
+    worker.scanned += end - first;
   });
-  list.lower = worker.limits.data();
-  bool merged = false;
+  list.likeliest = worker.likeliest_of_all.data();
+  bool scored = false;
   team_.share(m, w.strips, std::max(1, w.strips / (kTicketsPerThread * team_.size())), [&](int first, int end) {
     if (!begun) begin_strips(op, worker, job.rows);
     begun = true;
-    for (int r = 0; r < job.rows && !merged; r++) {
-      worker.limits[r] = worker.lower[r];
-      for (const Worker& other : workers_) worker.limits[r] = std::max(worker.limits[r], other.lower[r]);
+    if (!scored) {  // by every member for itself: a wait for another would take longer
+      for (int r = 0; r < job.rows; r++) list.likeliest[r] = likeliest_of_all(r);
+      kernels_.score_likeliest(list);
     }
-    merged = true;
-    kernels_.rescore(list, first, end);
+    scored = true;
+    worker.rescored += kernels_.rescore(list, first, end);
   });
+}
+
+Best Program::likeliest_of_all(int row) const {
+  Best likeliest = workers_[0].likeliest[row];
+  for (const Worker& w : workers_) likeliest = better(likeliest, w.likeliest[row]);
+  return likeliest;
+}
+
+// A scan pays if few strips stay, as after text. After random tokens many do: then most choices read the whole head in
+// one go, and every sixteenth looks whether that has changed.
+void Program::judge_scan() {
+  constexpr float kTooMany = 0.4f, kNews = 0.25f;
+  constexpr int kWholeHeads = 15;
+  int scanned = 0, rescored = 0;
+  for (const Worker& w : workers_) scanned += w.scanned, rescored += w.rescored;
+  if (scanned > 0) {
+    stayed_ += kNews * (float(rescored) / float(scanned) - stayed_);
+    whole_heads_ = stayed_ > kTooMany ? kWholeHeads : 0;
+  } else if (whole_heads_ > 0 && step_.logits() > 0) {
+    whole_heads_--;
+  }
 }
 
 void Program::run_op(const LogitsOp& op, Team::Member& m) {  // logits that no linear layer was fused with
@@ -55,12 +82,12 @@ void Program::run_op(const LogitsOp& op, Team::Member& m) {  // logits that no l
 
 // The team has finished: the lowest id among the members' largest values.
 void Program::collect_greedy() {
+  judge_scan();
   for (int r = 0; r < step_.logits(); r++) {
     Best best{-std::numeric_limits<float>::infinity(), 0};
     for (const Worker& w : workers_) {
       if (!w.has_best) continue;
-      const Best& b = w.best[r];
-      if (b.value > best.value || (b.value == best.value && b.id < best.id)) best = b;
+      best = better(best, w.best[r]);
     }
     greedy_[first_result_ + r] =
         std::isfinite(best.value) ? best.id : -1;  // NaN is never above the -inf that the search starts from

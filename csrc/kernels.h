@@ -107,7 +107,8 @@ struct Shortlist {
   float* squares;     // [rows][k / 32]: sum of squares of the activations
   float* reach;       // [rows]
   float* upper;       // [strips][rows], of all members: what no logit of the strip is thought to exceed
-  float* lower;       // [rows]: what the row's largest logit is thought to reach
+  Best* likeliest;    // [rows]: what the largest logit is thought to reach at least, and the strip that says so; or -1
+  float* least;       // [rows]: what it does reach, in that strip, or is thought to
 };
 
 constexpr int kMostRoutes = 64;  // experts of a row, and groups of experts
@@ -264,7 +265,8 @@ struct Kernels {
   void (*route)(const Routing&, const float* logits, const float* bias, float* scratch, float* out);
   void (*begin_shortlist)(const Shortlist&);
   void (*scan)(const Shortlist&, int first_strip, int end_strip);
-  void (*rescore)(const Shortlist&, int first_strip, int end_strip);
+  void (*score_likeliest)(const Shortlist&);
+  int (*rescore)(const Shortlist&, int first_strip, int end_strip);  // returns how many strips were on the shortlist
   float (*inverse_rms)(const float* x, int width, float eps);
   void (*store_kv)(const Attention&, int row, int position, int kv_head, const int32_t* pages);
   void (*attend)(const Attention&, const AttentionUnit&);

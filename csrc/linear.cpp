@@ -72,7 +72,9 @@ void Program::run_op(const LinearOp& op, Team::Member& m) {
     const Prepare p = prepare_for(op, rows_);
     share_rows(m, rows, [&](int first, int end) { kernels_.prepare(p, first, end); });
   }
-  if (logits && w.low && !want_logits_ && !op.wide && rows <= kernels_.scan_rows) return find_greedy(op, job, m);
+  if (logits && w.low && !want_logits_ && !op.wide && rows <= kernels_.scan_rows && whole_heads_ == 0) {
+    return find_greedy(op, job, m);
+  }
   const int blocks = (rows + kBlockRows - 1) / kBlockRows;
   bool begun = false;
   team_.share(m, blocks * w.strips, strips_per_ticket(w, rows / blocks), [&](int first, int end) {

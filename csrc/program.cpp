@@ -154,7 +154,8 @@ void Program::finish() {
     if (head_strips == 0) continue;
     w.terms.resize(scanned * size_t(quantised_k / kGroup));
     w.squares.resize(w.terms.size());
-    for (auto* each : {&w.reach, &w.lower, &w.limits}) each->resize(scanned);
+    for (auto* each : {&w.reach, &w.least}) each->resize(scanned);
+    for (auto* each : {&w.likeliest, &w.likeliest_of_all}) each->resize(scanned);
   }
   upper_.resize(head_strips * scanned);
   plan_experts();
@@ -195,8 +196,8 @@ void Program::begin(const StepArrays& arrays, bool want_logits, bool prefill, in
   for (LatentPlan& plan : latent_plans_) plan.cut(step_);
   for (SelectPlan& plan : select_plans_) plan.cut(step_);
   for (Worker& w : workers_) {
-    w.has_best = false;
-    std::fill(w.lower.begin(), w.lower.end(), -std::numeric_limits<float>::infinity());
+    w.has_best = false, w.scanned = w.rescored = 0;
+    std::fill(w.likeliest.begin(), w.likeliest.end(), Best{-std::numeric_limits<float>::infinity(), -1});
   }
   running_ = true;
   if (op_seconds_.empty()) team_.begin(walk_);

@@ -250,7 +250,9 @@ class Program {
     std::vector<Best> best;
     bool has_best = false;
     std::vector<GroupTerms> terms;  // the shortlist's part of rows and groups, and of rows
-    std::vector<float> squares, reach, lower, limits;
+    std::vector<float> squares, reach, least;
+    std::vector<Best> likeliest, likeliest_of_all;
+    int scanned, rescored;  // strips of the head in this step
   };
 
   class ExpertsRun;  // csrc/experts.cpp
@@ -325,6 +327,8 @@ class Program {
   void run_op(const MeanRowsOp& op, Team::Member& m);
   void run_op(const LogitsOp& op, Team::Member& m);
   void find_greedy(const LinearOp& op, const Linear& job, Team::Member& m);
+  Best likeliest_of_all(int row) const;
+  void judge_scan();
   void collect_greedy();
 
   ProgramOptions options_;
@@ -354,6 +358,8 @@ class Program {
   Activations hidden_{};  // of experts: the input of their second matrix, by expert and row
   std::vector<int32_t> greedy_;
   std::vector<RowSampler> row_samplers_;  // by member; made on first use
+  float stayed_ = 0;                      // of the strips of the head, the share that stays after a scan, of late
+  int whole_heads_ = 0;                   // greedy choices that read the whole head before the next scan
   std::vector<float> upper_;              // of the shortlist, [strips][rows]
   std::vector<double> op_seconds_;        // of the last step; empty: ops are not timed
   Step step_;

@@ -4,20 +4,21 @@
 // With q + 128 = 16 high + low, a logit is sum(s x q) = sum(s x (16 (high - 8) + 7.5)) + error, where the error is
 // sum(s x (low - 7.5)). The first pass computes the first part from the plane of high nibbles. Low nibbles are what
 // rounding left and look random (pack_planes() sees to it): a low nibble has variance 21.25, so the error's deviation
-// is d = sqrt(21.25 sum(s^2 x^2)), computed from the scales and the activations. A strip stays on the shortlist unless
-// estimate + kDeviations * d of all its columns is below the largest estimate - kDeviations * d of any column. The
-// second pass computes the exact logits of the strips that stayed, in the ordinary int8 kernel.
+// is d = sqrt(21.25 sum(s^2 x^2)), computed from the scales and the activations. The second pass computes the exact
+// logits, in the ordinary int8 kernel: first of the likeliest strip, where estimate - kDoubt * d is largest, then of
+// those on the shortlist, where estimate + kTrust * d of a column reaches the largest logit of the likeliest one.
 //
-// The largest logit is missed only if its error and that of the column which sent it away differ by
-// kDeviations * (d1 + d2); their difference has a deviation of sqrt(d1^2 + d2^2). For each column whose logit comes
-// near the largest at all that is 7 deviations, odds of 1e-12, if d1 = d2; 6.7 deviations, 1e-11, if one is twice the
-// other; never less than 5, 3e-7. Which strips stay depends on the row alone: not on its neighbours, on the number of
-// threads, or on the order of the strips.
+// So the largest logit is missed only if its error exceeds kTrust deviations: odds of 1e-12 for each column whose logit
+// comes near the largest at all. The first pass drops most strips before d is known for each of their columns, those
+// where estimate + kTrust * d stays below the largest estimate - kDoubt * d; then the errors of two columns have to
+// differ by kTrust * d1 + kDoubt * d2, which is 8.5 of their difference's deviations if d1 = d2, and never less than
+// kDoubt. Which strips are computed depends on the row alone: not on its neighbours, on the number of threads, or on
+// the order of the strips.
 namespace trimaran::TRIMARAN_ISA {
 
 constexpr int kScanRows = 2 * kIntRows;  // with more the multiplications take the time, not the bytes
-constexpr float kDeviations = 5;
-constexpr float kReach = kDeviations * 4.6097722f;  // of the random low nibbles of values of size 1
+constexpr float kTrust = 7, kDoubt = 5;
+constexpr float kDeviation = 4.6097722f;  // of the random low nibbles of values of size 1
 
 // The plane of high nibbles as int4z whose minimum is its scale: GroupTerms of begin_shortlist() hold 16 * scale and
 // 7.5 * scaled sum.
@@ -40,11 +41,11 @@ inline void begin_shortlist(const Shortlist& list) {
       list.terms[r * groups + g] = {16 * from[g].scale, 7.5f * from[g].scaled_sum, from[g].correct128, 0};
       all += squares;
     }
-    list.reach[r] = kReach * __builtin_sqrtf(all);
+    list.reach[r] = kTrust * kDeviation * __builtin_sqrtf(all);
   }
 }
 
-// Estimates of one row and strip: sets the strip's `upper` and raises the row's `lower`.
+// Estimates of one row and strip: sets the strip's `upper`, and the row's `likeliest` if it is that.
 inline void review(const Shortlist& list, int strip, int row, const float* y) {
   const Linear& op = list.job;
   const int groups = op.w->k / kGroup;
@@ -56,7 +57,7 @@ inline void review(const Shortlist& list, int strip, int row, const float* y) {
   F16 a = load(y), b = load(y + 16);
   if (op.bias) a = add(a, load(op.bias + strip * kStrip)), b = add(b, load(op.bias + strip * kStrip + 16));
   // Most strips fall already by their columns' largest scales. NaN is never below.
-  const F16 reach = set1(list.reach[row]), lower = set1(list.lower[row]);
+  const F16 reach = set1(list.reach[row]), lower = set1(list.likeliest[row].value);
   const F16 far_a = fma(load_half(largest), reach, a), far_b = fma(load_half(largest + 32), reach, b);
   if (!any_not_below(far_a, lower) && !any_not_below(far_b, lower)) return;
   if (!(reduce_max(max(far_a, far_b)) < infinity)) {
@@ -70,14 +71,16 @@ inline void review(const Shortlist& list, int strip, int row, const float* y) {
     va = fma(mul(sa, sa), squares, va);
     vb = fma(mul(sb, sb), squares, vb);
   }
-  const F16 da = mul(sqrt(va), set1(kReach)), db = mul(sqrt(vb), set1(kReach)), none = set1(-infinity);
+  const F16 da = mul(sqrt(va), set1(kDeviation)), db = mul(sqrt(vb), set1(kDeviation)), none = set1(-infinity);
   const int columns = smaller(kStrip, op.w->n - strip * kStrip), columns_b = bigger(0, columns - 16);
   const auto most = [&](F16 x, F16 z) TRIMARAN_BODY {
     return reduce_max(max(first_lanes(smaller(16, columns), x, none), first_lanes(columns_b, z, none)));
   };
-  upper = most(add(a, da), add(b, db));
-  const float least = most(sub(a, da), sub(b, db));
-  if (least > list.lower[row]) list.lower[row] = least;
+  const F16 trust = set1(kTrust), doubt = set1(-kDoubt);
+  upper = most(fma(da, trust, a), fma(db, trust, b));
+  const float least = most(fma(da, doubt, a), fma(db, doubt, b));
+  Best& likeliest = list.likeliest[row];
+  if (least > likeliest.value || (least == likeliest.value && strip < likeliest.id)) likeliest = {least, strip};
 }
 
 inline void scan(const Shortlist& list, int first_strip, int end_strip) {
@@ -92,20 +95,40 @@ inline void scan(const Shortlist& list, int first_strip, int end_strip) {
   }
 }
 
-inline void rescore(const Shortlist& list, int first_strip, int end_strip) {
+// The exact logits of a strip for some rows; nothing is fetched ahead, because the next strip may not be wanted.
+inline void score_strip(const Shortlist& list, int strip, int first_row, int rows) {
   Linear op = list.job;
-  op.rows = 1;
-  for (int s = first_strip; s < end_strip; s++) {
-    for (int r = 0; r < list.job.rows; r++) {
-      if (list.upper[size_t(s) * list.job.rows + r] < list.lower[r]) continue;
-      op.a.q = list.job.a.q + r * list.job.a.q_stride;
-      op.a.groups = list.job.a.groups + r * list.job.a.group_stride;
-      op.best = list.job.best + r;
-      const auto done = [&](int, auto, float* y) TRIMARAN_BODY { finish(op, s, 0, 1, y); };
-      for_int_tiles<PlanesBlock, false, kIntRows>(op, planes_of(*op.w, s), false,
-                                                  done);  // no prefetch: the next is not wanted
-    }
+  op.rows = rows;
+  op.a.q += first_row * op.a.q_stride;
+  op.a.groups += first_row * op.a.group_stride;
+  op.best += first_row;
+  for_int_tiles<PlanesBlock, false, kIntRows>(op, planes_of(*op.w, strip), false,
+                                              [&](int first, auto count, float* y)
+                                                  TRIMARAN_BODY { finish(op, strip, first, count, y); });
+}
+
+inline void score_likeliest(const Shortlist& list) {
+  for (int r = 0; r < list.job.rows; r++) {
+    const Best& likeliest = list.likeliest[r];
+    if (likeliest.id >= 0) score_strip(list, likeliest.id, r, 1);
+    const float reached = list.job.best[r].value;
+    list.least[r] = reached > likeliest.value ? reached : likeliest.value;
   }
+}
+
+inline int rescore(const Shortlist& list, int first_strip, int end_strip) {
+  const int rows = list.job.rows;
+  int scored = 0;
+  for (int s = first_strip; s < end_strip; s++) {
+    const float* upper = list.upper + size_t(s) * rows;
+    int first = rows, end = 0;  // rows between two that want a strip cost next to nothing
+    for (int r = 0; r < rows; r++) {
+      if (s == list.likeliest[r].id || upper[r] < list.least[r]) continue;
+      first = smaller(first, r), end = r + 1;
+    }
+    if (first < end) score_strip(list, s, first, end - first), scored++;
+  }
+  return scored;
 }
 
 }  // namespace trimaran::TRIMARAN_ISA
