@@ -252,7 +252,7 @@ class Program {
     std::vector<GroupTerms> terms;  // the shortlist's part of rows and groups, and of rows
     std::vector<float> squares, reach, least;
     std::vector<Best> likeliest, likeliest_of_all;
-    int scanned, rescored;  // strips of the head in this step
+    int scanned = 0, rescored = 0;  // strips of the head in this step
   };
 
   class ExpertsRun;  // csrc/experts.cpp

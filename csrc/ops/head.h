@@ -12,8 +12,9 @@
 // comes near the largest at all. The first pass drops most strips before d is known for each of their columns, those
 // where estimate + kTrust * d stays below the largest estimate - kDoubt * d; then the errors of two columns have to
 // differ by kTrust * d1 + kDoubt * d2, which is 8.5 of their difference's deviations if d1 = d2, and never less than
-// kDoubt. Which strips are computed depends on the row alone: not on its neighbours, on the number of threads, or on
-// the order of the strips.
+// kDoubt. What is on a row's shortlist depends on the row alone, not on the number of threads or the order of the
+// strips. Its neighbours may have more strips computed for it, and more rows or earlier steps the whole head: that
+// could be told from its choice only where a scan would have missed.
 namespace trimaran::TRIMARAN_ISA {
 
 constexpr int kScanRows = 2 * kIntRows;  // with more the multiplications take the time, not the bytes
@@ -121,7 +122,7 @@ inline int rescore(const Shortlist& list, int first_strip, int end_strip) {
   int scored = 0;
   for (int s = first_strip; s < end_strip; s++) {
     const float* upper = list.upper + size_t(s) * rows;
-    int first = rows, end = 0;  // rows between two that want a strip cost next to nothing
+    int first = rows, end = 0;  // rows between two that want the strip cost next to nothing
     for (int r = 0; r < rows; r++) {
       if (s == list.likeliest[r].id || upper[r] < list.least[r]) continue;
       first = smaller(first, r), end = r + 1;
