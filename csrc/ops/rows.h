@@ -132,8 +132,8 @@ class PreparedRow {
   F16 r_;
 };
 
-// Quantises a row. Of a wide one the coarsest groups alone keep what rounding leaves, those whose absmax squared is at
-// least the mean: outliers make most of the error, and they lie in few groups, often the same ones in all rows.
+// Quantises a row. Of a wide one the coarser groups alone keep what rounding leaves: outliers make most of the error,
+// and they lie in few groups, often the same ones in all rows.
 TRIMARAN_INLINE void quantise_row(const Prepare& p, const PreparedRow& row, int8_t* q, GroupTerms* g, float* rounded) {
   const int groups = p.k / kGroup;
   F16 a, b;
@@ -143,7 +143,7 @@ TRIMARAN_INLINE void quantise_row(const Prepare& p, const PreparedRow& row, int8
     const float absmax = largest(a, b);
     squares += absmax * absmax;
   }
-  const float least = squares / float(groups);
+  const float least = 0.5f * (squares / float(groups));
   for (int i = 0; i < groups; i++, q += p.wide ? 2 * kGroup : kGroup) {
     row.get(i * kGroup, a, b);
     const float absmax = largest(a, b);

@@ -53,7 +53,7 @@ def through_int8(x: Array, *, wide: bool = False) -> Array:
     """``x`` as a linear layer with int8 activations sees it.
 
     Per group of 32: ``scale = absmax / 127``, ``q = round_half_even(x * (127 / absmax))``; zeros have scale 0. Of a
-    ``wide`` input, groups whose ``absmax`` squared is at least the row's mean of it also keep what this rounding
+    ``wide`` input, groups whose ``absmax`` squared is at least half the row's mean of it also keep what this rounding
     left, as a second int8 in steps of ``scale / 256``.
     """
     groups = x.reshape(len(x), x.shape[1] // GROUP, GROUP)
@@ -64,7 +64,7 @@ def through_int8(x: Array, *, wide: bool = False) -> Array:
         squares = np.square(absmax)
         mean = np.cumsum(squares, axis=1, dtype=x.dtype)[:, -1:] / x.dtype.type(squares.shape[1])
         left = np.rint((scaled - q) * 256).clip(-127, 127) / 256
-        q += np.where(squares >= mean, left, 0)
+        q += np.where(squares >= mean / 2, left, 0)
     out: Array = q * (absmax / 127)
     return out.reshape(x.shape)
 
