@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from trimaran.kernels.dataflow import inputs, readers_of
 from trimaran.kernels.program import (
     Activation,
     Add,
@@ -19,8 +20,6 @@ from trimaran.kernels.program import (
     Program,
     RmsNorm,
     TakeRows,
-    inputs,
-    readers_of,
 )
 from trimaran.kernels.taken_rows import take_rows_early
 

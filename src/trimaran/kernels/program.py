@@ -4,7 +4,6 @@ A family builds its program once (``models/``); executors run it once per step. 
 ``kernels/reference.py`` is their definition in NumPy, the other executors are held against it.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -349,20 +348,6 @@ Op = (
     | MeanRows
     | Logits
 )
-
-
-def inputs(op: object) -> dict[str, Buffer]:
-    """The buffers that an op reads, by field; also of what ops are fused to, whose result is named ``out`` too."""
-    return {name: value for name, value in vars(op).items() if name != "out" and isinstance(value, Buffer)}
-
-
-def readers_of(ops: Sequence[Op]) -> dict[Buffer, list[Op]]:
-    """For each buffer that is read, the ops that read it."""
-    readers: dict[Buffer, list[Op]] = {}
-    for op in ops:
-        for buffer in inputs(op).values():
-            readers.setdefault(buffer, []).append(op)
-    return readers
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from trimaran.kernels.dataflow import inputs, readers_of
 from trimaran.kernels.program import (
     Add,
     Attention,
@@ -25,8 +26,6 @@ from trimaran.kernels.program import (
     Route,
     TakeRows,
     Tanh,
-    inputs,
-    readers_of,
 )
 
 # What makes a row of its result from the same row of its inputs.
