@@ -25,11 +25,4 @@ inline Activations plan_activations(Arena& arena, const ActivationShape& s) {
   return a;
 }
 
-// The rows from `row` on.
-inline Activations from_row(Activations a, size_t row) {
-  if (a.q) a.q += row * a.q_stride, a.groups += row * a.group_stride;
-  if (a.f32) a.f32 += row * a.f32_stride;
-  return a;
-}
-
 }  // namespace trimaran

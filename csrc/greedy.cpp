@@ -6,11 +6,6 @@
 #include "program.h"
 
 namespace trimaran {
-namespace {
-
-Best better(const Best& a, const Best& b) { return b.value > a.value || (b.value == a.value && b.id < a.id) ? b : a; }
-
-}  // namespace
 
 // Only the largest logit is wanted, and the weights lie in two planes: ops/head.h says how half of them will do.
 void Program::find_greedy(const LinearOp& op, const Linear& job, Team::Member& m) {
@@ -45,7 +40,9 @@ void Program::find_greedy(const LinearOp& op, const Linear& job, Team::Member& m
 
 Best Program::likeliest_of_all(int row) const {
   Best likeliest = workers_[0].likeliest[row];
-  for (const Worker& w : workers_) likeliest = better(likeliest, w.likeliest[row]);
+  for (const Worker& w : workers_) {
+    if (w.likeliest[row].beats(likeliest)) likeliest = w.likeliest[row];
+  }
   return likeliest;
 }
 
@@ -82,12 +79,10 @@ void Program::run_op(const LogitsOp& op, Team::Member& m) {  // logits that no l
 
 // The team has finished: the lowest id among the members' largest values.
 void Program::collect_greedy() {
-  judge_scan();
   for (int r = 0; r < step_.logits(); r++) {
     Best best{-std::numeric_limits<float>::infinity(), 0};
     for (const Worker& w : workers_) {
-      if (!w.has_best) continue;
-      best = better(best, w.best[r]);
+      if (w.has_best && w.best[r].beats(best)) best = w.best[r];
     }
     greedy_[first_result_ + r] =
         std::isfinite(best.value) ? best.id : -1;  // NaN is never above the -inf that the search starts from

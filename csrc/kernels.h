@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "formats.h"
+#include "isa/inline.h"
 
 namespace trimaran {
 
@@ -55,6 +56,13 @@ struct Activations {
   size_t f32_stride;
 };
 
+// The rows from `row` on.
+TRIMARAN_INLINE Activations from_row(Activations a, size_t row) {
+  if (a.q) a.q += row * a.q_stride, a.groups += row * a.group_stride;
+  if (a.f32) a.f32 += row * a.f32_stride;
+  return a;
+}
+
 struct Prepare {  // optionally normalises, then quantises or copies
   const float* x;
   size_t x_stride;
@@ -77,6 +85,11 @@ enum class Epilogue { kStore, kAdd, kSwiglu, kGeglu, kLogits, kRouted };
 struct Best {
   float value;
   int32_t id;
+
+  // Larger, or as large and of a lower id.
+  TRIMARAN_INLINE bool beats(const Best& other) const {
+    return value > other.value || (value == other.value && id < other.id);
+  }
 };
 
 struct RoutedRow {  // a row that one expert's result is added to, times the weight

@@ -211,6 +211,7 @@ void Program::finish_step() {
     team_.run(walk_);
   }
   collect_greedy();
+  judge_scan();
   running_ = false;
 }
 

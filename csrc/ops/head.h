@@ -80,8 +80,8 @@ inline void review(const Shortlist& list, int strip, int row, const float* y) {
   const F16 trust = set1(kTrust), doubt = set1(-kDoubt);
   upper = most(fma(da, trust, a), fma(db, trust, b));
   const float least = most(fma(da, doubt, a), fma(db, doubt, b));
-  Best& likeliest = list.likeliest[row];
-  if (least > likeliest.value || (least == likeliest.value && strip < likeliest.id)) likeliest = {least, strip};
+  const Best found{least, strip};
+  if (found.beats(list.likeliest[row])) list.likeliest[row] = found;
 }
 
 inline void scan(const Shortlist& list, int first_strip, int end_strip) {
@@ -100,8 +100,7 @@ inline void scan(const Shortlist& list, int first_strip, int end_strip) {
 inline void score_strip(const Shortlist& list, int strip, int first_row, int rows) {
   Linear op = list.job;
   op.rows = rows;
-  op.a.q += first_row * op.a.q_stride;
-  op.a.groups += first_row * op.a.group_stride;
+  op.a = from_row(op.a, first_row);
   op.best += first_row;
   for_int_tiles<PlanesBlock, false, kIntRows>(op, planes_of(*op.w, strip), false,
                                               [&](int first, auto count, float* y)

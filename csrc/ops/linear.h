@@ -201,8 +201,8 @@ TRIMARAN_INLINE void track_best(Best& best, const float* y, int first_id, int co
   const F16 current = set1(best.value);
   if (!any_at_least(load(y), current) && !any_at_least(load(y + 16), current)) return;
   for (int c = 0; c < columns; c++) {
-    const int id = first_id + c;
-    if (y[c] > best.value || (y[c] == best.value && id < best.id)) best = {y[c], id};
+    const Best found{y[c], first_id + c};
+    if (found.beats(best)) best = found;
   }
 }
 
